@@ -202,6 +202,8 @@ def summary(counts: Counts) -> str:
     text += "".join(_hidden(counts))
     if media := counts.get("num_media_parts"):
         text += f"; {media:,} images and other parts of chats became placeholders such as <image>"
+    if number := counts.get("num_other_encodings"):
+        text += f"; {counted(number, 'document')} not in UTF-8, read in the encoding of the field `encoding`"
     if replaced := counts["num_replaced"]:
         text += f"; {counted(replaced, 'character')} could not be decoded (U+FFFD)"
         for place in ("source", "file"):
@@ -268,5 +270,5 @@ PREPARE = Stage(
     methods="preparation.steps.base",
     resumable=True,
     also=("preparation",),
-    version=4,
+    version=5,
 )

@@ -228,7 +228,7 @@ def test_nan_and_infinity_in_metadata_become_null(tmp_path: Path) -> None:
         ("fields.jsonl", lines({"body": "a"}, {"head": "b"}), "field 'text' of .* found only body, head"),
         ("empty.jsonl", b"", "at least one document"),
         ("blank.jsonl", lines({"text": " "}, {"text": 3}), "1 broken and 1 empty ones; .*blank.jsonl:2"),
-        ("latin.txt", "Grüße".encode("latin-1"), "at least one document"),
+        ("picture.txt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "at least one document.*binary data"),
     ],
 )
 def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: str, content: bytes, what: str) -> None:
@@ -443,14 +443,14 @@ def test_a_text_file_is_a_document(tmp_path: Path) -> None:
     write(tmp_path / "repo" / "pkg" / "a.py", b"print(1)\r\n")
     write(tmp_path / "repo" / "pkg" / "empty.py", b"")
     write(tmp_path / "repo" / "notes.txt.gz", b"gr\xc3\xbc\xc3\x9fe")
-    write(tmp_path / "repo" / "bad.txt", b"\xff\xfe\0")
+    write(tmp_path / "repo" / "bad.txt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
     documents, report = read(tmp_path / "repo" / "**" / "*.*")
     assert documents == [
         Document("notes.txt.gz", "grüße", "repo", None, "notes.txt.gz"),
         Document("pkg/a.py", "print(1)\r\n", "pkg", "code:python", "pkg/a.py"),
     ]
-    assert (report.num_empty_documents, report.num_invalid_utf8) == (1, 1)
-    assert report.problems[0].startswith("bad.txt: invalid UTF-8")
+    assert (report.num_empty_documents, report.num_undecodable) == (1, 1)
+    assert report.problems == ["bad.txt: binary data, not text"]
 
 
 def test_a_file_name_that_is_no_utf8_can_be_stored(tmp_path: Path) -> None:

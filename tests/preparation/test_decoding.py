@@ -70,6 +70,7 @@ def test_bytes_that_are_no_text(declared: str | None) -> None:
         ("GBK", "gb18030", "㐀字。"),
         ("euc-kr", "cp949", "똠방각하 펲시콜라"),
         ("ks_c_5601-1987", "cp949", "똠방각하"),
+        ("euckr", "cp949", "똠방각하 펲시콜라"),
         ("windows-949", "cp949", "똠방각하"),
         ("shift_jis", "cp932", "①番の㈱山﨑と髙橋です。"),
         ("x-sjis", "cp932", "①番の㈱山﨑"),

@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import random
+import tarfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,102 @@ def read(path: Path, format: Format = "auto", begins: str | None = None) -> tupl
 def written(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-32-be", "utf-8-sig"])
+@pytest.mark.parametrize("name", ["a.jsonl", "part-00000", "a.jsonl.gz", "a.csv", "a.tsv", "a.txt", "a.html"])
+def test_the_mark_of_an_encoding_counts_in_every_format(tmp_path: Path, encoding: str, name: str) -> None:
+    """Excel and PowerShell write tables and JSON Lines in UTF-16."""
+    text = "Größe, 大きさ 😀" * 2000
+    row = f'"{text}"' if name.endswith("csv") else text
+    content = json.dumps({"text": text}, ensure_ascii=False) if name[0] == "p" or "json" in name else row
+    content = f"text\n{row}\n" if name.endswith("sv") else content
+    mark = "\ufeff" if encoding.endswith("be") else ""
+    stored = (mark + content).encode(encoding)
+    documents, report = read(written(tmp_path / name, gzip.compress(stored) if name.endswith("gz") else stored))
+    assert [document.text for document in documents] == [text]
+    assert not report.num_problems
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("cp1251", "Это длинный текст на русском языке, который мы читаем без указания кодировки."),
+        ("koi8-r", "Это длинный текст на русском языке, который мы читаем без указания кодировки."),
+        ("latin-1", "Das Mädchen läuft über die Straße und grüßt, aber niemand grüßt zurück."),
+        ("cp932", "これは日本語の文章です。長い文章を読みます。"),
+        ("gb18030", "这是一个没有声明编码的中文文本文件。我们要把它读出来。"),
+        ("utf-16-le", "Plain text without a mark."),
+    ],
+)
+def test_text_files_in_old_encodings(tmp_path: Path, encoding: str, text: str) -> None:
+    written(tmp_path / "new.txt", b"Text in UTF-8.")
+    written(tmp_path / "old.txt", text.encode(encoding))
+    (_, old), report = read(tmp_path)
+    assert old.text == text
+    assert old.metadata["encoding"]
+    assert (report.num_other_encodings, report.num_problems) == (1, 0)
+    documents, _ = read(written(tmp_path / "lines.txt", f"{text}\n{text}\n".encode(encoding)), begins=r"\S")
+    assert [document.text for document in documents] == [text, text]
+
+
+def archive(kind: str) -> bytes:
+    """A tar archive, or a table in one of Arrow's formats."""
+    content = io.BytesIO()
+    if kind == "tar":
+        with tarfile.open(fileobj=content, mode="w") as files:
+            about = tarfile.TarInfo("a.jsonl")
+            about.size = len(LINES)
+            files.addfile(about, io.BytesIO(LINES))
+        return content.getvalue()
+    table = pa.table({"text": ["a"]})
+    with (pa.ipc.new_file if kind == "file" else pa.ipc.new_stream)(content, table.schema) as writer:
+        writer.write_table(table)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.tar", archive("tar"), r"a tar archive; unpack it with `tar xf a\.tar`"),
+        ("a.tgz", gzip.compress(archive("tar")), "a tar archive"),
+        ("a.arrow", archive("file"), "an Arrow file; save the table as Parquet"),
+        ("data-00000-of-00001.arrow", archive("stream"), "an Arrow stream; save the data set"),
+        ("a.avro", b"Obj\x01abc", "an Avro file"),
+        ("a.pdf", b"%PDF-1.4\nabc", "binary data"),
+        ("a.db", b"SQLite format 3\0abc", "binary data"),
+        ("a.txt.gz", gzip.compress(gzip.compress(b"twice" * 99)), "binary data"),
+        ("a.jsonl.lzma", lzma.compress(LINES, lzma.FORMAT_ALONE), "binary data"),
+    ],
+)
+def test_files_that_are_no_text(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read(written(tmp_path / name, content))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "texts", "num_problems"),
+    [
+        ("a.tsv", 'text\tx\n"He said hi\t1\nb\t2\nc "q" d\t3\n', ['"He said hi', "b", 'c "q" d'], 0),
+        ("a.tsv", 'text\tx\n"quoted" words\t1\nb\t2\n', ['"quoted" words', "b"], 0),
+        ("a.tsv", 'x\ttext\n1\t"first\nsecond"\n2\t"a ""b"""\n', ["first\nsecond", 'a "b"'], 0),
+        ("a.tsv", 'x\ttext\n1\t"first\n2\tsecond\n', ['"first', "second"], 0),
+        ("a.csv", 'text,x\n"He said hi,1\nb,2\nc "q" d,3\n', ["b", 'c "q" d'], 1),
+        ("a.csv", 'text,x\n"He said \\"hi, you\\" now",1\nb,2\n', ['He said "hi, you" now', "b"], 0),
+        ("a.csv", 'text,x\n"a, ""b""\nc",1\n"C:\\",2\n', ['a, "b"\nc', "C:\\"], 0),
+    ],
+)
+def test_misplaced_quotes_join_no_rows(
+    tmp_path: Path, name: str, content: str, texts: list[str], num_problems: int
+) -> None:
+    documents, report = read(written(tmp_path / name, content.encode()))
+    assert [document.text for document in documents] == texts
+    assert report.num_problems == num_problems
+
+
+def test_a_table_of_other_line_ends_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="end lines with a line feed"):
+        read(written(tmp_path / "a.csv", b"text,x\ra,1\rb,2\r"))
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
@@ -262,6 +359,11 @@ def test_the_shards_of_a_crawl_are_one_source(ending: str) -> None:
         InputFile(f"/x/{SEGMENT}-{number:05d}{ending}", f"{SEGMENT}-{number:05d}{ending}").source for number in range(3)
     }
     assert sources == {SEGMENT}
+
+
+def test_the_files_of_an_extracted_wiki_are_one_source() -> None:
+    assert {InputFile(f"/x/{name}", name).source for name in ("AA/wiki_00", "AB/wiki_99", "AB/wiki_07.bz2")} == {"wiki"}
+    assert InputFile("/x/wiki_2024.jsonl", "wiki_2024.jsonl").source == "wiki_2024"
 
 
 @pytest.mark.parametrize(

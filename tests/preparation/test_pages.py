@@ -195,6 +195,26 @@ CODE_BLOCKS = {
         ).replace('js-file-line"></td>', 'js-file-line">\n</td>')
         + "</table>"
     ),
+    "a row for every line, with an empty cell": (
+        "<table class='highlight'>"
+        + each_line("<tr><td class='blob-num' data-line-number='{number}'></td><td class='blob-code'>{line}</td></tr>")
+        + "</table>"
+    ),
+    "numbers in a table, SyntaxHighlighter": (
+        '<div class="syntaxhighlighter"><table><tr><td class="gutter">'
+        f'{each_line("<div class=line>{number}</div>")}</td><td class="code"><div class="container">'
+        f"{each_line('<div class=line><code>{line}</code></div>')}</div></td></tr></table></div>"
+    )
+    .replace("    ", "&nbsp;" * 4)
+    .replace("<code></code>", "&nbsp;"),
+    "numbers in a table, Crayon": (
+        '<div class="crayon-syntax"><table class="crayon-table"><tr><td class="crayon-nums"><div>'
+        f'{each_line("<div class=crayon-num>{number}</div>")}</div></td><td class="crayon-code"><div>'
+        f"{each_line('<div class=crayon-line>{line}</div>')}</div></td></tr></table></div>"
+    )
+    .replace("    ", "&nbsp;" * 4)
+    .replace("<div class=crayon-line></div>", "<div class=crayon-line>&nbsp;</div>"),
+    "code with br": f"<p><code>{INSIDE}</code></p>".replace("\n", "<br />\n").replace("    ", "&nbsp;" * 4),
     "numbers in a block beside": (
         f'<div><div class="line-numbers"><pre>1\n2\n3\n4\n</pre></div><pre class="code">{INSIDE}</pre></div>'
     ),
@@ -227,6 +247,11 @@ def test_numbers_that_are_no_numbers_of_lines_stay(extractor: str) -> None:
         ("H<sub>2</sub>O, SO<sub>4</sub><sup>2-</sup>", "H₂O, SO₄²⁻"),
         ("the 1<sup>st</sup> of May, XIX<sup>e</sup>", "the 1st of May, XIXe"),
         ("words<sup>3</sup> with a note", "words³ with a note"),
+        ("words<sup class=r><a href='#n'>3</a></sup> with a note", "words³ with a note"),
+        ("10<sup><b><i>6</i></b></sup>, 10<sup><!-- x -->6</sup>, 10<sup>\n6\n</sup>", "10⁶, 10⁶, 10⁶"),
+        ("10<sup>&nbsp;6</sup>, 10<sup>\u20136</sup>, 2<sup>2<sup>n</sup></sup>", "10⁶, 10⁻⁶, 2^2ⁿ"),
+        ("10<span style='vertical-align: super'>6</span>, CO<span class=\"sub\">2</span>", "10⁶, CO₂"),
+        ("10<font size='1' style='color:red;vertical-align:super'>6</font> cells", "10⁶ cells"),
         ("<pre>10<sup>6</sup></pre>", "10⁶"),
     ],
 )

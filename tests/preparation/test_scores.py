@@ -98,7 +98,7 @@ def test_texts_come_in_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("a.jsonl", b'{"text": "\\ud800"}', "a.jsonl:1: invalid UTF-8"),
         ("a.jsonl.gz", b"no gzip", "damaged or not what its name says .it is not compressed"),
         ("a.txt.zst", b"no zstd", "damaged or not what its name says"),
-        ("a.txt", b"\xff\xff", "a.txt: invalid UTF-8"),
+        ("a.txt", b"\0\1\2\xff\xff", "a.txt: binary data"),
         ("a.parquet", b"PAR1", "damaged or not what its name says"),
         ("b.txt", b"", "name files, found none at .*a.txt"),
     ],

@@ -23,6 +23,9 @@ CASES = [
     ("-{zh-hans:外-{zh-hans:内;zh-hant:裡}-;zh-hant:外裡}-", "外内", "外裡"),
     ("-{zh-hans:[[计算机|机]]&amp;;zh-hant:電腦}-", "机&", "電腦"),
     ("-{zh-hans:{{lang|en|CPU}};zh-hant:處理器}-", "CPU", "處理器"),
+    ("{{NoteTA|G1=IT|1=zh-hans:甲;zh-hant:乙}}文{{noteTA|1=zh-cn:甲}}字。", "文字。", "文字。"),
+    ("-{-|zh-hans:甲;zh-hant:乙}-文", "文", "文"),
+    ("-{zh-hans;zh-hant|書}-文", "書文", "書文"),
     ("-{zh-hant:只有}-", "只有", "只有"),
     ("-{}-空-{zh-hans:;zh-hant:有}-", "空", "空有"),
     ("-{zh-hans:甲", "-{zh-hans:甲", "-{zh-hans:甲"),
@@ -47,6 +50,15 @@ def test_links_to_other_wikis() -> None:
     assert plain(
         "{{link-en|图灵机|Turing machine}}、{{le|带|Tape|那带}}、{{Internal link helper/en|机|Machine|d=那机}}"
     ) == ("图灵机、那带、那机")
+    assert plain("{{ill|Ann Lee|de|Anna Lee}}, {{ill|Ann|lt=Miss Ann|de}}, {{ill|de|Bo|Bo (Fluss)}}", "en") == (
+        "Ann Lee, Miss Ann, Bo"
+    )
+
+
+def test_signs_of_templates() -> None:
+    assert plain("The ''Titanic''{{'s}} bow, 3 {{\u00d7}} 4, {{okina}}Iolani", "en") == (
+        "The Titanic\u2019s bow, 3 \u00d7 4, \u02bbIolani"
+    )
 
 
 def test_an_unclosed_reference_takes_no_text_with_it() -> None:

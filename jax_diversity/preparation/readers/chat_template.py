@@ -73,20 +73,21 @@ class ChatTemplate:
         """
         parts: list[str] = []
         spans: list[TurnSpan] = []
+        contents: list[tuple[int, int]] = []
         place, between = 0, ""
         for turn in turns:
-            pattern, content = (
-                self.patterns[turn.role],
-                "\n".join(filter(None, [turn.content, *map(_line, turn.calls)])),
-            )
+            pattern, content = self.patterns[turn.role], turn.content
+            if turn.calls:
+                content = "\n".join(filter(None, [content, *map(_line, turn.calls)]))
             begin = place + len(between)
             start = begin + len(pattern.before)
             stop = start + len(content)
             place = stop + len(pattern.end)
             spans.append(TurnSpan(begin, start, stop, place))
+            contents.append((start, stop))
             parts += (between, pattern.before, content, pattern.end)
             between = pattern.between
-        return Rendered("".join(parts), spans, [(span.start, span.stop) for span in spans])
+        return Rendered("".join(parts), spans, contents)
 
     def find(self, text: str, roles: Sequence[str]) -> list[TurnSpan] | None:
         """Find the places of the turns with these roles in an edited text. Return None if the places are not certain.

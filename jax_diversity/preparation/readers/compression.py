@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +30,12 @@ _OF_BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
 """The bytes after `BZh` and a digit: a block, or the end. Other texts may begin with the letters."""
 _ARCHIVES = {b"7z\xbc\xaf\x27\x1c": "7z", b"PK\x03\x04": "zip", b"Rar!\x1a\x07": "rar"}
 _UNPACK = {"7z": "7z x", "zip": "unzip", "rar": "unrar x"}
+_CONTAINERS = {
+    b"ARROW1\0": ("an Arrow file", "save the table as Parquet"),
+    b"\xff\xff\xff\xff": ("an Arrow stream", "save the data set as Parquet, as `to_parquet` of datasets does"),
+    b"Obj\x01": ("an Avro file", "convert it to Parquet or JSON Lines"),
+}
+_TAR, _TAR_PLACE = b"ustar", 257
 _MOST_BYTES = 12
 _PIECE_BYTES, _BUFFER_BYTES = 1 << 13, 1 << 18
 # Frames of zstd (RFC 8878). Bytes that are left out have one of 16 marks; those of ArchiveTeam hold a dictionary.
@@ -48,9 +56,17 @@ def archive_error(beginning: bytes, address: str, name: str) -> UserError | None
     )
 
 
+def container_error(content: bytes, address: str, name: str) -> UserError | None:
+    """Return the error for a file of many documents that is not read, such as a .tar; None for other content."""
+    kind, advice = next((each for mark, each in _CONTAINERS.items() if content.startswith(mark)), ("", ""))
+    if content[_TAR_PLACE : _TAR_PLACE + len(_TAR)] == _TAR:
+        kind, advice = "a tar archive", f"unpack it with `tar xf {name}`, and name the files that it holds"
+    return UserError(f"Expected text in {address}, found {kind}; {advice}.") if kind else None
+
+
 @contextmanager
-def decompressed(stored: io.BufferedReader, name: str) -> Iterator[io.BufferedReader]:
-    """Yield the content of stored bytes.
+def decompressed(stored: io.BufferedReader, name: str, by_member: bool = False) -> Iterator[io.BufferedReader]:
+    """Yield the content of stored bytes; with `by_member`, that of gzip without damaged members.
 
     Raises:
         EOFError: the file is empty or cut off.
@@ -64,7 +80,7 @@ def decompressed(stored: io.BufferedReader, name: str) -> Iterator[io.BufferedRe
         yield stored
     # A buffer in C splits the lines. The streams would run Python code for each line.
     elif kind == "gzip":
-        with gzip.GzipFile(fileobj=stored) as content:
+        with GzipMembers(stored) if by_member else gzip.GzipFile(fileobj=stored) as content:
             yield io.BufferedReader(content, _BUFFER_BYTES)  # type: ignore[arg-type]
     elif kind == "xz":
         with lzma.LZMAFile(stored) as content:
@@ -158,3 +174,72 @@ class _ZstdFrames(io.RawIOBase):
         if len(self._rest) < number:
             self._rest += self._stored.read(number - len(self._rest))
         return self._rest
+
+
+_MEMBER = re.compile(b"\x1f\x8b\x08")
+_LONGEST_HELD = 2**24
+
+
+class GzipMembers(io.RawIOBase):
+    """The content of gzip's members, without damaged members.
+
+    A crawl has one member for each record. A member is given after its checksum was compared, if it has at most 16 MiB.
+
+    Attributes:
+        num_damaged: the number of places at which members were left out.
+    """
+
+    def __init__(self, stored: io.BufferedReader) -> None:
+        self._stored, self.num_damaged = stored, 0
+        self._pieces, self._ready = self._members(), memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, and return the number of bytes; 0 at the end."""
+        while not len(self._ready):
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._ready = memoryview(piece)
+        number = min(len(buffer), len(self._ready))
+        buffer[:number] = self._ready[:number]
+        self._ready = self._ready[number:]
+        return number
+
+    def _members(self) -> Iterator[bytes]:
+        rest = b""
+        while rest := rest.lstrip(b"\0") or self._stored.read(_PIECE_BYTES).lstrip(b"\0"):
+            stream, held, size, compressed = zlib.decompressobj(zlib.MAX_WBITS | 16), list[bytes](), 0, [rest]
+            is_whole = is_given = False
+            try:
+                while not is_whole:
+                    held.append(stream.decompress(rest))
+                    size += len(held[-1])
+                    is_whole, rest = stream.eof, stream.unused_data
+                    if size > _LONGEST_HELD or is_whole:
+                        yield from held
+                        held, is_given = [], True
+                    if not is_whole:
+                        rest = self._stored.read(_PIECE_BYTES)
+                        compressed += [] if is_given else [rest]
+                        if not rest:
+                            yield from held
+                            raise EOFError("it ends within a member of gzip")
+            except zlib.error as error:
+                if is_given:
+                    raise OSError(str(error)) from None
+                self.num_damaged += 1
+                rest = self._next_member(b"".join(compressed))
+
+    def _next_member(self, content: bytes) -> bytes:
+        """Return the content from the next member on."""
+        start = 1
+        while not (found := _MEMBER.search(content, start)):
+            more = self._stored.read(_PIECE_BYTES)
+            if not more:
+                return b""
+            content, start = content[-2:] + more, 0
+        return content[found.start() :]

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
-from jax_diversity.preparation.readers.files import MAX_DOCUMENT_BYTES, InputFile
+from jax_diversity.preparation.readers.files import MAX_DOCUMENT_BYTES, InputFile, without_compression
 from jax_diversity.preparation.readers.records import TEXT, Found, Place, Problem, RecordForm, Records
 from jax_diversity.preparation.settings import CorpusConfig
 
-_DELIMITERS = ",\t;|"
+_DELIMITERS = ",;|\t"
 
 
 def read_csv(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
     """Read the documents of the rows: the columns are fields, as in JSON Lines.
 
     Of comma, tab, semicolon and bar, the most frequent character of the first line separates the cells. Cells in double
-    quotes may have line breaks (RFC 4180).
+    quotes may have line breaks (RFC 4180). Of a row with misplaced quotes, every line is read alone: a line with tabs
+    without quoting, and `\\"` as a quote.
     """
     return form.documents(file, config, _rows(file, advance))
 
@@ -30,9 +32,19 @@ def _rows(file: InputFile, advance: Advance) -> Records:
         # Bytes that are not UTF-8 become lone surrogates, so that only their rows are broken.
         lines = (line.decode("utf-8", "surrogateescape") for line in iter(content.readline, b""))
         head = next(lines, "").removeprefix("\ufeff")
-        delimiter = max(_DELIMITERS, key=head.count)
-        rows = csv.reader(chain([head], lines), delimiter=delimiter)
-        names = next(rows, [])
+        is_tsv = without_compression(file.name).lower().endswith(".tsv")
+        delimiter = max(
+            reversed(_DELIMITERS) if is_tsv else _DELIMITERS, key=head.count
+        )  # the first one, if none occurs
+        row_lines: list[str] = []
+        rows = csv.reader(_kept(chain([head], lines), row_lines), delimiter=delimiter, strict=True)
+        try:
+            names = next(rows, [])
+        except csv.Error as error:
+            raise UserError(
+                f"Expected names of columns in the first line of {file.address}, found {error}; end lines with a line "
+                "feed, and write quotes in quoted cells twice."
+            ) from None
         if len(set(names)) < len(names) or not all(name.strip() for name in names):
             raise UserError(
                 f"Expected different names of columns in the first line of {file.address}, found {', '.join(names)}; "
@@ -41,21 +53,57 @@ def _rows(file: InputFile, advance: Advance) -> Records:
         position = 0
         while True:
             place = Place(file, rows.line_num + 1)
+            row_lines.clear()
             try:
                 cells = next(rows, None)
-            except csv.Error as error:
-                yield place, Problem("num_broken_records", f"not CSV: {error}")
-                continue
+                # A quote that begins a cell of running text would join its line with the next ones.
+                is_joined = len(row_lines) > 1 and delimiter == "\t" and all(map(_is_whole(names), row_lines))
+                found = [] if cells is None else _each_line(row_lines, names, delimiter) if is_joined else [cells]
+            except csv.Error:
+                cells, found = [], _each_line(row_lines, names, delimiter)
             if cells is None:
                 break
-            if cells:  # a blank line has no cells
-                yield place, _record(names, cells)
-                advance(stored.tell() - position)
-                position = stored.tell()
+            for number, each in enumerate(found):
+                if each:  # a blank line has no cells
+                    yield place._replace(line=place.line + number), _record(names, each)  # type: ignore[operator]
+            advance(stored.tell() - position)
+            position = stored.tell()
         advance(stored.tell() - position)
 
 
-def _record(names: list[str], cells: list[str]) -> dict[str, Any] | Problem:
+def _kept(lines: Iterable[str], row_lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        row_lines.append(line)
+        yield line
+
+
+def _is_whole(names: list[str]) -> Callable[[str], bool]:
+    return lambda line: line.count("\t") == len(names) - 1
+
+
+def _each_line(lines: list[str], names: list[str], delimiter: str) -> list[list[str] | Problem]:
+    """Return the cells of every line, or a problem."""
+    found: list[list[str] | Problem] = []
+    for line in lines:
+        forms: list[dict[str, Any]] = [{}]
+        if '\\"' in line:
+            forms.append({"doublequote": False, "escapechar": "\\"})
+        if delimiter == "\t" and _is_whole(names)(line):
+            forms.append({"quoting": csv.QUOTE_NONE})
+        cells: list[str] | Problem = []
+        for form in forms:
+            try:
+                cells = next(csv.reader([line], delimiter=delimiter, strict=True, **form), [])
+                break
+            except csv.Error as error:
+                cells = Problem("num_broken_records", f"not CSV: {error}")
+        found.append(cells)
+    return found
+
+
+def _record(names: list[str], cells: list[str] | Problem) -> dict[str, Any] | Problem:
+    if isinstance(cells, Problem):
+        return cells
     if len(cells) != len(names):
         return Problem("num_broken_records", f"expected {len(names)} cells, found {len(cells)}")
     try:

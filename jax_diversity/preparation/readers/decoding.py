@@ -35,6 +35,8 @@ _LEAST_NULS = 0.02
 """Share of a text's 16-bit units that are ASCII, at least, if it is UTF-16 without a mark."""
 _LEAST_REPLACED, _DOUBTFUL, _MOST_REPLACED = 10, 0.03, 0.1
 """Numbers of replaced characters, and shares of the characters beyond ASCII: a label is doubted, a page is removed."""
+_CONTROLS, _MOST_CONTROLS, _LOOKED_AT = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]"), 0.01, 10_000
+"""Control characters that texts do not have, their largest share, and the number of characters that are looked at."""
 _HANDLER = "jax_diversity.web"
 # Characters that Python's codecs take for others than browsers do: full-width signs of Japanese, and characters of
 # GB18030 that have a place in Unicode since 2005.
@@ -46,6 +48,11 @@ _PRIVATE = str.maketrans(
 
 
 def decoded(page: bytes, declared: str | None) -> str:
+    """Decode a page; see `decoded_by`."""
+    return decoded_by(page, declared)[0]
+
+
+def decoded_by(page: bytes, declared: str | None) -> tuple[str, str]:
     """Decode a page by its byte order mark, as UTF-8, by the declared encoding, or by detection.
 
     Args:
@@ -53,38 +60,48 @@ def decoded(page: bytes, declared: str | None) -> str:
         declared: the label of the encoding, if there is one. If the label is unknown or its encoding does not fit, the
             encoding is detected.
 
+    Returns:
+        The text, and the name of Python's codec.
+
     Example:
-        >>> decoded("喆".encode("gbk"), "gb2312")
-        '喆'
+        >>> decoded_by("喆".encode("gbk"), "gb2312")
+        ('喆', 'gb18030')
     """
     for mark, name in _MARKS:
         if page.startswith(mark):
-            return _as_text(page[len(mark) :], name)
+            return _as_text(page[len(mark) :], name), name
     # Bytes beyond ASCII that are valid UTF-8 are hardly ever anything else. The zero bytes are then stray.
     is_wide = b"\0" in page and (page.isascii() or not _is_utf_8(page))
     if is_wide and (name := _wide_encoding(page)):
-        return _as_text(page, name)
+        return _as_text(page, name), name
     codec = codec_of(declared) if declared else None
     try:
         # Text in other encodings is rarely valid UTF-8 by chance, except in encodings that use ASCII bytes only.
         text = page.decode("utf-8")
         if b"\x1b" not in page and not (codec or "").startswith(_SEVEN_BIT):
-            return text.replace("\0", "")
+            return text.replace("\0", ""), "utf-8"
     except UnicodeDecodeError:
         text = _as_text(page, "utf-8")
         replaced = text.count(REPLACED)
         # A page in UTF-8 may have a few broken characters; in other encodings few characters are valid UTF-8.
         if replaced <= _beyond_ascii(text) - replaced:
-            return text
+            return text, "utf-8"
+    name = "utf-8"
     if codec not in (None, "utf-8"):
-        text = _as_text(page, codec)
+        text, name = _as_text(page, codec), codec
         if not _is_poor(text, _DOUBTFUL):
-            return text
-    return min((text, _as_text(page, detected(page))), key=lambda each: (each.count(REPLACED), each is text))
+            return text, name
+    other = detected(page)
+    return min(
+        (text, name), (_as_text(page, other), other), key=lambda each: (each[0].count(REPLACED), each[0] is text)
+    )
 
 
 def undecodable(text: str) -> Problem | None:
-    """Return a problem if more than a tenth of the characters beyond ASCII could not be decoded."""
+    """Return a problem for binary data, and if more than a tenth of the characters beyond ASCII cannot be decoded."""
+    num_controls = len(_CONTROLS.findall(text, 0, _LOOKED_AT))
+    if num_controls > _LEAST_REPLACED and num_controls > _MOST_CONTROLS * min(len(text), _LOOKED_AT):
+        return Problem("num_undecodable", "binary data, not text")
     if not _is_poor(text, _MOST_REPLACED):
         return None
     replaced, number = text.count(REPLACED), _beyond_ascii(text)
@@ -111,7 +128,7 @@ def codec_of(label: str) -> str | None:
             b"a".decode(name, "replace")
         except (LookupError, ValueError):  # unknown, or not an encoding of text
             return None
-        found = webencodings.lookup(name)
+        found = webencodings.lookup(name) or webencodings.lookup(name.replace("_", "-"))
         if found is None or found.name == "replacement":
             return None if name.replace("-", "_") in _NO_ENCODINGS else name
     if found.name in _NO_ENCODINGS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import glob
 import io
@@ -56,6 +57,30 @@ _OBJECT = re.compile(rb'(?:\xef\xbb\xbf)?\s*+(?:\[\s*+)?\{\s*+"(?:[^"\\\n]|\\.){
 """The beginning of JSON Lines, or of an array of objects."""
 LOOKED_AT = 1 << 16
 """Number of bytes of a file in which its format is recognised."""
+
+
+_WIDE_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+class _Recoded(io.RawIOBase):
+    """Text in UTF-16 or UTF-32 as UTF-8. Programs on Windows write tables and JSON Lines so."""
+
+    def __init__(self, content: io.BufferedReader, encoding: str) -> None:
+        self._reader, self._ready = codecs.getreader(encoding)(content, "replace"), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._ready = self._ready or self._reader.read(LOOKED_AT).encode("utf-8", "replace")
+        number = min(len(buffer), len(self._ready))
+        buffer[:number], self._ready = self._ready[:number], self._ready[number:]
+        return number
 
 
 class OtherFormat(Exception):
@@ -197,13 +222,18 @@ class InputFile:
         return int(self.filesystem.size(self.address) or 0)  # some servers return None
 
     @contextmanager
-    def stream(self) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-        """Yield the stored bytes and the content, which is decompressed. Faults are `UserError`s."""
+    def stream(self, by_member: bool = False) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
+        """Yield the stored bytes and the content: decompressed, and in UTF-8 if it has the mark of UTF-16 or UTF-32.
+
+        With `by_member`, damaged members of gzip are left out (`GzipMembers`). Other faults are `UserError`s.
+        """
         with reading_faults(self), self.open() as stored:
             if error := archive_error(stored.peek(), self.address, PurePosixPath(self.address).name):
                 raise error
-            with decompressed(stored, self.name) as content:
-                yield stored, content
+            with decompressed(stored, self.name, by_member) as content:
+                begin = content.peek(4)[:4]
+                encoding = next((name for mark, name in _WIDE_MARKS.items() if begin.startswith(mark)), None)
+                yield stored, io.BufferedReader(_Recoded(content, encoding)) if encoding else content
 
 
 @contextmanager

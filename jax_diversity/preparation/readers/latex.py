@@ -52,7 +52,7 @@ So even endless inclusion of absent or empty files reaches the limit.
 """
 _ENCODING = re.compile(
     rb"^[^%\n]{0,500}?(?:\\(?:usepackage|RequirePackage)\s{0,9}\[([^\[\]]{0,99})\]\s{0,9}\{[^{}]{0,99}\binputenc\b"
-    rb"|\\inputencoding\s{0,9}\{([\w-]{1,20})\}|\\begin\s{0,9}\{CJK\*?\}\s{0,9}(?:\[[^\[\]]{0,40}\])?\{([\w-]{1,20})\})",
+    rb"|\\inputencoding\s{0,9}\{([\w-]{1,20})\}|\\begin\s{0,9}\{CJK\*?\}\s{0,9}(?:\[[^\[\]]{0,40}\])?\{([\w+-]{1,20})\})",
     re.MULTILINE,
 )
 _PREAMBLE = 2**16  # bytes of a file in which a declaration is looked for
@@ -62,7 +62,16 @@ _ENCODINGS = {
         for number, part in zip(range(1, 11), (1, 2, 3, 4, 9, 10, 13, 14, 15, 16), strict=True)
     },
     **{"ansinew": "cp1252", "applemac": "macintosh", "macce": "mac_latin2"},
-    **{"gb": "gb2312", "bg5": "big5", "sjis": "shift_jis", "jis": "euc-jp", "ks": "euc-kr"},
+    **{"maccyr": "x-mac-cyrillic", "8859-8": "iso-8859-8"},
+    **{"gb": "gb2312", "bg5": "big5", "bg5+": "big5", "bg5hk": "big5", "gbt": "gb2312"},
+    **{
+        "sjis": "shift_jis",
+        "sjisdnp": "shift_jis",
+        "jis": "euc-jp",
+        "jisdnp": "euc-jp",
+        "ks": "euc-kr",
+        "hk": "euc-kr",
+    },
 }
 """Names of the packages `inputenc` and `CJK` that are not labels of encodings."""
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
@@ -228,14 +237,14 @@ class _Texts(dict[str, str]):
             return Problem("num_broken_records", str(error))
 
     def _decode(self) -> None:
-        r"""Decode the files. One of them declares the encoding of all; without a declaration it is UTF-8 or Latin-1."""
+        r"""Decode the files. One of them declares the encoding of all; without a declaration it is detected."""
         declared: str | None = None
         for name, stored in self._stored.items():
             try:
                 text = stored.decode("utf-8-sig")
             except UnicodeDecodeError:
-                declared = declared or next(filter(None, map(_declared, self._stored.values())), "latin-1")
-                text = stored.decode("latin-1") if declared == "latin-1" else decoded(stored, declared)
+                declared = declared or next(filter(None, map(_declared, self._stored.values())), None)
+                text = decoded(stored, declared)
             self[name] = text.replace("\r\n", "\n").replace("\r", "\n")
         self._stored.clear()
 

@@ -25,6 +25,8 @@ from jax_diversity.schema.documents import TokenDocument
 MAX_PROBLEMS = 20
 REPLACED = "\ufffd"
 """The character in place of undecodable bytes."""
+ENCODING = "encoding"
+"""The metadata field of a text file that is not UTF-8: the encoding in which it was read."""
 _LARGEST_ID = 2**31 - 1
 _MAX_FIELDS = 100
 _MAX_LEVELS = 64
@@ -101,6 +103,7 @@ class ReadReport:
     num_took_too_long: int = 0  # records that took too long to read
     num_renamed_ids: int = 0
     num_text_files: int = 0  # documents that are whole files of running text
+    num_other_encodings: int = 0  # documents of text files that are not UTF-8
     num_replaced: int = 0  # characters U+FFFD in the texts: they could not be decoded, here or by an earlier program
     replaced_by_file: dict[str, int] = field(default_factory=dict)  # the files with the most of them
     replaced_by_source: dict[str, int] = field(default_factory=dict)
@@ -112,7 +115,8 @@ class ReadReport:
         return sum(getattr(self, kind) for kind in get_args(_Kind))
 
     def count_replaced(self, place: Place, document: Document) -> None:
-        """Count the characters U+FFFD of a text, also by file and by source."""
+        """Count the characters U+FFFD of a text, also by file and by source, and texts in other encodings."""
+        self.num_other_encodings += place.file.format == "text" and ENCODING in document.metadata
         if not document.text.isascii() and (number := document.text.count(REPLACED)):
             self.num_replaced += number
             for counts, name in ((self.replaced_by_file, place.file.name), (self.replaced_by_source, document.source)):

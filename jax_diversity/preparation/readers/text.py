@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import Any
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
+from jax_diversity.preparation.readers.compression import container_error
+from jax_diversity.preparation.readers.decoding import decoded_by, undecodable
 from jax_diversity.preparation.readers.files import (
     LOOKED_AT,
     MAX_DOCUMENT_BYTES,
@@ -17,13 +19,15 @@ from jax_diversity.preparation.readers.files import (
     format_of,
     without_compression,
 )
-from jax_diversity.preparation.readers.records import Found, Place, Problem, converted
+from jax_diversity.preparation.readers.records import ENCODING, Found, Place, Problem, converted
 from jax_diversity.schema import Document
 
 _LANGUAGES = (
     ".c:c .cc:c++ .cpp:c++ .cs:c# .go:go .h:c .hpp:c++ .java:java .jl:julia .js:javascript .kt:kotlin .lua:lua "
     ".php:php .pl:perl .py:python .r:r .rb:ruby .rs:rust .scala:scala .sh:shell .sql:sql .swift:swift .ts:typescript"
 )
+_BINARY_WITHIN = 8000
+"""A file with a zero byte in these first bytes is binary, unless it is UTF-16. Git has the same rule."""
 _LANGUAGE_OF_ENDING = dict(re.findall(r"(\S+):(\S+)", _LANGUAGES))
 
 
@@ -32,7 +36,8 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None, *, i
 
     Text before the first matching line is a document, too. Blank lines at the ends of documents are dropped. The id is
     the file's name below the fixed folders of the glob, with a number if the file has several documents. The title is
-    the name. Files with the ending of a programming language have a language such as `code:python`.
+    the name. Files with the ending of a programming language have a language such as `code:python`. A file that is not
+    UTF-8 is read in the encoding that its bytes suggest, which is stored in the field `encoding`.
 
     Raises:
         OtherFormat: the content is not running text. This is not checked for files that are named as text (`is_named`).
@@ -46,17 +51,19 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None, *, i
         if len(whole) > MAX_DOCUMENT_BYTES:
             raise UserError(f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents.")
         advance(stored.tell())
-    try:
-        has_mark = whole.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        text = whole.decode("utf-16" if has_mark else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        yield place, Problem.of_unicode(error)
+    if error := container_error(whole, file.address, PurePosixPath(file.address).name):
+        raise error
+    text, encoding = _decoded(whole)
+    problem = Problem("num_undecodable", "binary data, not text") if encoding is None else undecodable(text)
+    if problem is not None:
+        yield place, problem
         return
+    about: dict[str, Any] = {} if encoding == "utf-8" else {ENCODING: encoding}
     language = _programming_language(file.name)
     code = f"code:{language}" if language else None
     # The source is the folder: with one source for each file, every document would be a separate group.
     if begins is None:
-        yield place, Document(id=place.name, text=text, source=file.folder, language=code, title=file.name)
+        yield place, Document(place.name, text, file.folder, code, file.name, about)
         return
     parts, number = _parts(text, begins), 0
     while (part := converted(_next, parts)) is not None:
@@ -65,7 +72,21 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None, *, i
             yield place, part._replace(what=f"{part.what}; the rest of the file is left out")
         else:
             name = f"{place.name}#{number}"
-            yield place, Document(id=name, text=part, source=file.folder, language=code, title=file.name)
+            yield place, Document(name, part, file.folder, code, file.name, about)
+
+
+def _decoded(whole: bytes) -> tuple[str, str | None]:
+    """Return the text of a file and its encoding; None for a binary file."""
+    if whole.startswith(b"%PDF-"):
+        return "", None
+    has_zeros = b"\0" in whole[:_BINARY_WITHIN]
+    if not has_zeros:
+        try:
+            return whole.decode("utf-8-sig"), "utf-8"
+        except UnicodeDecodeError:
+            pass
+    text, encoding = decoded_by(whole, None)
+    return text, None if has_zeros and not encoding.startswith(("utf-16", "utf-32")) else encoding
 
 
 def _parts(text: str, begins: str) -> Iterator[str]:

@@ -7,12 +7,12 @@ detect a truncated file.
 
 from __future__ import annotations
 
-import gzip
 import io
 import lzma
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.text.entities import unescaped
 from jax_diversity.foundation.text.languages import main_language
+from jax_diversity.preparation.readers.compression import GzipMembers
 from jax_diversity.preparation.readers.decoding import decoded, undecodable
 from jax_diversity.preparation.readers.files import InputFile
 from jax_diversity.preparation.readers.records import Found, Place, Problem, converted
@@ -41,6 +42,7 @@ _DECLARED_IN = 2048
 _TITLE = re.compile(r"<title\b", re.IGNORECASE)
 _TITLE_END = re.compile("</title", re.IGNORECASE)
 _TITLE_IN = 2**16
+_GZIP = b"\x1f\x8b"
 _CUT_OFF = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, OSError)
 
 
@@ -55,14 +57,14 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
     """Read the HTML pages and plain texts among the responses of a crawl, and the texts of a WET file.
 
     Other kinds of records, other statuses than 200 and other types are left out. A record that is broken or too long is
-    a `Problem`. The place where a file is truncated or damaged is also a `Problem`; documents before this place are
-    kept.
+    a `Problem`. Damaged members of gzip are left out and counted. The place where a file is truncated, or otherwise
+    damaged, is also a `Problem`; documents before this place are kept.
 
     Raises:
         UserError: the file has no record.
     """
     number = position = num_pages = num_metadata = 0
-    with file.stream() as (stored, content):
+    with file.stream(by_member=True) as (stored, content):
         pieces = _Decompressed(content)
         try:
             for record in _records(io.BufferedReader(pieces, _PIECE_BYTES)):
@@ -74,6 +76,8 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
                 if found is not None:
                     num_pages += 1
                     yield Place(file, number), found
+            for _ in range(pieces.num_damaged):
+                yield Place(file, None), Problem("num_broken_records", "a damaged member of gzip was left out")
             if pieces.fault is not None:
                 raise pieces.fault
         except _CUT_OFF as error:
@@ -110,8 +114,12 @@ class _Decompressed(io.RawIOBase):
     """
 
     def __init__(self, content: io.BufferedReader) -> None:
-        self._content = content.raw if isinstance(content.raw, gzip.GzipFile) else content
+        self._content = content
         self.fault: Exception | None = None
+
+    @property
+    def num_damaged(self) -> int:
+        return self._content.raw.num_damaged if isinstance(self._content.raw, GzipMembers) else 0
 
     def readable(self) -> bool:
         return True
@@ -229,7 +237,7 @@ def _document(record: _Record, place: Place) -> Document | Problem | None:
     if media_type not in (*_HTML, "text/plain"):
         return None
     try:
-        body = _decompressed(block.read(), http)
+        body, is_cut = _decompressed(block.read(), http)
     except ValueError as error:
         return Problem("num_broken_records", str(error))
     declared = _CHARSET.search(http["content-type"])
@@ -240,6 +248,8 @@ def _document(record: _Record, place: Place) -> Document | Problem | None:
     id = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or place.name
     title = title_of(text) if media_type in _HTML else None
     metadata = {"url": url, "date": date, "media_type": media_type}
+    if truncated := headers.get("warc-truncated") or ("compression" if is_cut else ""):
+        metadata["truncated"] = truncated
     language = None
     if languages := headers.get("warc-identified-content-language", ""):  # such as `eng,deu`, the main one first
         language = main_language(languages.partition(",")[0].strip()) or None
@@ -247,16 +257,29 @@ def _document(record: _Record, place: Place) -> Document | Problem | None:
     return Document(id, text, place.file.source, language, title, metadata)
 
 
-def _decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """Return the body as it was before chunking and compression by the server. A damaged body is a ValueError.
+def _decompressed(body: bytes, headers: Mapping[str, str]) -> tuple[bytes, bool]:
+    """Return the body as it was before chunking and compression by the server, and whether its end is missing.
 
-    Common Crawl and other crawls already store this body and rename the headers.
+    Common Crawl and other crawls already store this body and rename the headers. A damaged body is a ValueError.
     """
-    if headers.get("transfer-encoding", "").lower() == "chunked":
+    codings = [headers.get(name, "").lower().split(",") for name in ("content-encoding", "transfer-encoding")]
+    names = [name.strip() for name in chain(*codings)]
+    if "chunked" in names:
         body = _joined(body)
-    encoding = headers.get("content-encoding", "").lower()
-    if encoding in ("", "identity") or body.lstrip()[:1] == b"<":  # the crawler may have decoded it and kept the header
-        return body
+    names = [name for name in names if name not in ("", "chunked", "identity")]
+    if not names and body.startswith(_GZIP):  # a header is missing
+        names = ["gzip"]
+    is_cut = False
+    for name in reversed(names):
+        if body.lstrip()[:1] == b"<":  # the crawler may have decoded it and kept the header
+            break
+        body, is_short = _plain(body, name)
+        is_cut |= is_short
+    return body, is_cut
+
+
+def _plain(body: bytes, encoding: str) -> tuple[bytes, bool]:
+    """Return a decompressed body, and whether its end is missing."""
     if encoding in ("br", "zstd"):
         kind = "brotli" if encoding == "br" else "zstd"
         try:
@@ -266,20 +289,22 @@ def _decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
             raise ValueError(f"a page that is not compressed by {encoding}, as its header says") from None
         if len(text) > MAX_PAGE_BYTES:
             raise ValueError(f"a page of more than {MAX_PAGE_BYTES} bytes")
-        return text
+        return text, False
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise ValueError(f"a page compressed by {encoding!r}, which is not known here")
     for window in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS):  # with a header of gzip or zlib, or without one
+        text, rest, is_cut = b"", body, False
         try:
-            stream = zlib.decompressobj(window)
-            text = stream.decompress(body, MAX_PAGE_BYTES)
+            while rest and (not text or rest.startswith(_GZIP)):  # gzip may have several members
+                stream = zlib.decompressobj(window)
+                text += stream.decompress(rest, MAX_PAGE_BYTES + 1 - len(text))
+                if len(text) > MAX_PAGE_BYTES or stream.unconsumed_tail:
+                    raise ValueError(f"a page of more than {MAX_PAGE_BYTES} bytes")
+                rest, is_cut = stream.unused_data, not stream.eof
         except zlib.error:
             continue
-        if not text and body:
-            continue
-        if stream.unconsumed_tail:
-            raise ValueError(f"a page of more than {MAX_PAGE_BYTES} bytes")
-        return text
+        if text or not body:
+            return text, is_cut
     raise ValueError(f"a page that is not compressed by {encoding}, as its header says")
 
 

@@ -17,18 +17,24 @@ from jax_diversity.preparation.steps.raised import with_raised
 _LONGEST_TAG, _LONGEST_BLOCK, _LONGEST_NUMBERS, _MOST_LEVELS = 2000, 200_000, 50_000, 3
 _FIGURE = re.compile(rf"<figure([^<>]{{0,{_LONGEST_TAG}}}+)>")
 _OPEN = re.compile(rf"<(pre|table)(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>")
+# Most `code` elements are words within a line. One with `<br>` is a block.
+_OPEN_OR_CODE = re.compile(rf"<(pre|table|code)(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>")
+_CODE_WITH_BREAK = re.compile(rf"<code(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>[^<]{{0,500}}<br")
 _TAG = re.compile(rf"<(/?)([a-z][a-z0-9]*)([^<>]{{0,{_LONGEST_TAG}}}+)>", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _NUMBER_CLASS = re.compile(
     r"\bclass\s*+=\s*+[\"']?[^\"'<>]{0,300}(?<![\w])(?:gutter|rouge-gutter|line-?nos?|line-?nu(?:m|mber)s?|num|ln|lnt|lntd|blob-num"
-    r"|hljs-ln-numbers|linenodiv|code-line-number)(?![\w])",
+    r"|hljs-ln-numbers|linenodiv|code-line-number|crayon-nums)(?![\w])",
     re.IGNORECASE,
 )
 _LINE_CLASS = re.compile(
-    r"\bclass\s*+=\s*+[\"']?(?:[^\"'<>]{0,300}\s)?(?:line|code-line|view-line|cl|row)(?![\w-])", re.IGNORECASE
+    r"\bclass\s*+=\s*+[\"']?(?:[^\"'<>]{0,300}\s)?(?:line|code-line|view-line|crayon-line|cl|row)(?![\w-])",
+    re.IGNORECASE,
 )
-_CODE_CELL = re.compile(r"<pre(?![\w-])|blob-code|hljs-ln-code|code-line|class=[\"']?(?:code|lntd)\b")
-_SIGNS_OF_CODE = ("<pre", "blob-code", "hljs-ln-code", "code-line")
+_CODE_CELL = re.compile(r"<pre(?![\w-])|blob-code|hljs-ln-code|code-line|crayon-code|class=[\"']?(?:code|lntd)\b")
+_SIGNS_OF_CODE = ("<pre", "blob-code", "hljs-ln-code", "code-line", "syntaxhighlighter", "crayon-code")
+_BREAK_AT_END = re.compile(r"(<br[^<>]{0,20}>)\r?\n", re.IGNORECASE)
+_BLANK_LINE = re.compile(r"^[ \t]+$", re.MULTILINE)
 _OF_NUMBERS = re.compile(r"[\s\d]*")
 _BLOCKS = frozenset(("div", "p", "li", "tr", "td", "pre", "ol", "ul", "table"))
 # Letters of Linear A, which are in no page and which extractors keep as letters.
@@ -77,21 +83,25 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
         lowered: the page in small letters.
     """
     codes: list[str] = []
-    if not any(map(lowered.__contains__, _SIGNS_OF_CODE)) or _BEGIN in page:
+    has_breaks = "<code" in lowered and "<br" in lowered and _CODE_WITH_BREAK.search(lowered) is not None
+    if (not has_breaks and not any(map(lowered.__contains__, _SIGNS_OF_CODE))) or _BEGIN in page:
         return page, codes
-    elements = {name: Elements(lowered, name) for name in ("pre", "table")}
+    elements = {name: Elements(lowered, name) for name in ("pre", "table", "code")}
     parts, position = list[str](), 0
-    while match := _OPEN.search(lowered, position):
+    opening = _OPEN_OR_CODE if has_breaks else _OPEN
+    while match := opening.search(lowered, position):
         end = elements[match[1]].closing(match.end(), _LONGEST_BLOCK, _MOST_LEVELS if match[1] == "table" else 1)
         content = page[match.end() : end] if end >= 0 else ""
         is_table = match[1] == "table"
-        if end < 0 or (
-            is_table and not (_NUMBER_CLASS.search(content) and _CODE_CELL.search(lowered, match.end(), end))
-        ):
+        if is_table:
+            is_code = bool(_NUMBER_CLASS.search(content) and _CODE_CELL.search(lowered, match.end(), max(end, 0)))
+        else:
+            is_code = match[1] == "pre" or "<br" in content.lower()  # code in a line stays there
+        if end < 0 or not is_code:
             parts.append(page[position : match.end()])
             position = match.end()
             continue
-        code = _code(content, is_table)
+        code = _code(_BREAK_AT_END.sub(r"\1", content) if match[1] == "code" else content, is_table)
         parts.append(page[position : match.start()])
         position = lowered.index(">", end) + 1
         if not _OF_NUMBERS.fullmatch(code) or not _NUMBER_CLASS.search(page, max(match.start() - 200, 0), match.end()):
@@ -111,7 +121,7 @@ def with_code(text: str, codes: Sequence[str]) -> str:
 
 def _code(content: str, is_table: bool) -> str:
     """Return the text of a block, with a line for every line that a browser shows."""
-    pieces, hidden, in_cell, position = [""], "", not is_table, 0
+    pieces, hidden, in_cell, position, row = [""], "", not is_table, 0, 0
     content = with_raised(_COMMENT.sub("", content))
     for tag in (*_TAG.finditer(content), None):
         if in_cell and not hidden:
@@ -130,12 +140,15 @@ def _code(content: str, is_table: bool) -> str:
         elif name in _BLOCKS or (not is_end and name == "span" and _LINE_CLASS.search(attributes)):
             last = next((piece for piece in reversed(pieces) if piece), "\n")
             pieces.append("" if last.endswith("\n") else "\n")
+            if name == "tr":  # an empty row is an empty line
+                pieces.append("\n" if is_end and row and not "".join(pieces[row:]) else "")
+                row = 0 if is_end else len(pieces)
         if not is_end and _NUMBER_CLASS.search(attributes):
             closing = content.find(f"</{name}", position, position + _LONGEST_NUMBERS)
             if closing >= 0 and _OF_NUMBERS.fullmatch(unescaped(_TAG.sub("", content[position:closing]))):
                 hidden = name
     code = "".join(pieces).replace("\r\n", "\n").replace("\xa0", " ")
-    return code.strip("\n").rstrip()
+    return _BLANK_LINE.sub("", code).strip("\n").rstrip()
 
 
 def _without_figures(page: str) -> str:

@@ -17,7 +17,7 @@ from jax_diversity.foundation.text.words import split_words
 from jax_diversity.preparation.steps.base import Measured, at_least, at_most
 from jax_diversity.preparation.steps.mathml import formula_text, marked_tex
 from jax_diversity.preparation.steps.page_code import Elements, with_marked_code
-from jax_diversity.preparation.steps.raised import with_raised
+from jax_diversity.preparation.steps.raised import SIGNS_OF_RAISED, with_raised
 
 _LONGEST_TAG, _LONGEST_FORMULA, _LONGEST_LIST, _LONGEST_ITEM, _LONGEST_LINK = 2000, 10_000, 20_000, 200, 200
 _TAG = re.compile(rf"<[^<>]{{0,{_LONGEST_TAG}}}+>")
@@ -54,7 +54,7 @@ def prepared_page(page: str) -> tuple[str, list[str]]:
     """
     lowered = _lowered(page)
     page, codes = with_marked_code(page, lowered)
-    if "<sup" in lowered or "<sub" in lowered:
+    if any(map(lowered.__contains__, SIGNS_OF_RAISED)):
         page = with_raised(page)
     if "math/tex" in lowered and "mathjax" in lowered:  # the formula is in a script beside what MathJax 2 made of it
         page = _replaced(page, _RENDERED, "span", _LONGEST_RENDERED, lambda *_: "", _MOST_RENDERED_LEVELS)

@@ -6,18 +6,24 @@ import re
 
 from jax_diversity.foundation.text.entities import unescaped
 
-# The content may be in one further tag, such as `<sup><i>n</i></sup>`. Ordinals and abbreviations (1st, XIXe, TM) stay
-# letters, and notes in brackets are left alone.
-_RAISED = re.compile(
-    r"<su(?P<kind>[pb])(?:\s[^<>]*)?>\s*+(?P<tag><(?:i|b|em|strong|var|span|small|font|mi|mn)(?:\s[^<>]*)?>)?"
-    r"(?P<content>[^<>\[\]{}\n]{1,60})(?(tag)</[a-z]{1,6}>)\s*+</su(?P=kind)\s*>",
+# The content may have tags and comments, such as `<sup><b><i>n</i></b></sup>`. Ordinals and abbreviations (1st, XIXe,
+# TM) stay letters, and notes in brackets are left alone. Word processors write a style in place of the element.
+_INNER = r"(?:[^<>\[\]{}\n]|\n|<(?!/?su[pb]\b)[^<>\n]{1,300}>){1,200}?"
+_RAISED = re.compile(rf"<su(?P<kind>[pb])(?:\s[^<>]*)?>(?P<content>{_INNER})</su(?P=kind)\s*>", re.IGNORECASE)
+_STYLED = re.compile(
+    r"<(?P<tag>span|font)\s[^<>]{0,300}?(?:vertical-align:\s?su(?P<style>per|b)|class=[\"']su(?P<class>p|b)(?:erscript|script)?[\"'])"
+    r"[^<>]{0,300}>(?P<content>[^<>\[\]{}\n]{1,60})</(?P=tag)>",
     re.IGNORECASE,
 )
+SIGNS_OF_RAISED = ("<sup", "<sub", "n:su", "n: su", '"superscript"', '"subscript"', '"sup"', '"sub"')
+"""Markup in small letters that has none of these signs stays as it is."""
+_LONGEST_PHRASE = 60
+_TAG, _MOST_NESTED = re.compile(r"<[^<>]+>"), 3
 _UNICODE = {
-    "p": str.maketrans("0123456789+-\u2212=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ"),
-    "b": str.maketrans("0123456789+-\u2212=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎"),
+    "p": str.maketrans("0123456789+-\u2212\u2013=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻⁼⁽⁾ⁿ"),
+    "b": str.maketrans("0123456789+-\u2212\u2013=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₋₌₍₎"),
 }
-_NUMERIC = {"p": re.compile(r"[0-9+\u2212=()n-]+"), "b": re.compile(r"[0-9+\u2212=()-]+")}
+_NUMERIC = {"p": re.compile(r"[0-9+\u2212\u2013=()n-]+"), "b": re.compile(r"[0-9+\u2212\u2013=()-]+")}
 _ABBREVIATION = re.compile(r"[^\W\d_]{2,}\.?|[eoªº]")
 
 
@@ -28,16 +34,26 @@ def with_raised(markup: str) -> str:
         >>> with_raised("10<sup>6</sup> x<sub>i</sub> 1<sup>st</sup>")
         '10⁶ x_i 1st'
     """
-    return _RAISED.sub(_written, markup)
+    if any(map(markup.__contains__, SIGNS_OF_RAISED[2:])):
+        markup = _STYLED.sub(lambda match: f"<su{_kind(match)}>{match['content']}</su{_kind(match)}>", markup)
+    for _ in range(_MOST_NESTED):  # the innermost first
+        markup, number = _RAISED.subn(_written, markup)
+        if not number:
+            break
+    return markup
+
+
+def _kind(match: re.Match) -> str:
+    return (match["style"] or match["class"])[0].lower()
 
 
 def _written(match: re.Match) -> str:
-    kind, content = match["kind"].lower(), unescaped(match["content"]).strip().replace("''", "")
+    kind, content = match["kind"].lower(), unescaped(_TAG.sub("", match["content"])).strip().replace("''", "")
     if _NUMERIC[kind].fullmatch(content):
         return content.translate(_UNICODE[kind])
-    if "<" in content or "&" in content:
+    if "<" in content or "&" in content or not content or (len(content) > _LONGEST_PHRASE and " " in content):
         return match[0]
-    if not content or (kind == "p" and _ABBREVIATION.fullmatch(content)):
+    if kind == "p" and _ABBREVIATION.fullmatch(content):
         return content
     sign = "^" if kind == "p" else "_"
     return f"{sign}{content}" if content.isalnum() else f"{sign}({content})"

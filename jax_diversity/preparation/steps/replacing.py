@@ -121,7 +121,7 @@ _ESCAPES = tuple(
 _HEX = "[0-9a-fA-F]"
 _SHRINKING = re.compile(
     rf"[&<\\%+={_INVISIBLE}](?:(?<=&)(?:amp;){{0,3}}(?:#\d{{2,6}}|#[xX]{_HEX}{{2,5}}|[A-Za-z]{{2,20}});|(?<=<)wbr ?/?>"
-    rf"|(?<=\\)\\{{0,7}}(?:[\"'/nrt]|u{_HEX}{{4}}|x{_HEX}{{2}})|(?<=%)(?:[0-7]{_HEX}|[89A-Fa-f]{_HEX}(?:%[89A-Fa-f]{_HEX})*)"
+    rf"|(?<=\\)\\{{0,7}}(?:[\"'/nrt]|u{_HEX}{{4}}|x{_HEX}{{2}})|(?<=%)(?:(?:25)?[0-7]{_HEX}|[89A-Fa-f]{_HEX}(?:%[89A-Fa-f]{_HEX})*)"
     # `+` is a space in a number of a URL. A mail's `=40` is followed by a domain.
     r"|(?<=\d\+)(?=\d)|(?<==)(?:40(?=[A-Za-z][\w=-]{0,60}(?:\.|=2[eE])[A-Za-z])|2[eE](?=[A-Za-z])|3[dD])|(?<=\w=)\n(?=\w)"
     rf"|(?<=[{_INVISIBLE}])[{_INVISIBLE}]*)"
@@ -216,7 +216,9 @@ def _resolved(found: str) -> str | None:
         if len(new) > 1:
             return None
     elif found[0] == "%":
-        new = bytes.fromhex(found.replace("%", "")).decode("utf-8", "replace")
+        # `%2540` is `%40` in the address of an address.
+        escape = found[3:] if len(found) == 5 and found[:3] == "%25" else found
+        new = bytes.fromhex(escape.replace("%", "")).decode("utf-8", "replace")
     elif found[0] == "\\":
         escape = found.lstrip("\\")
         new = _CONTROLS.get(escape, escape) if len(escape) == 1 else chr(int(escape[1:], 16))

@@ -23,7 +23,8 @@ _NATIONAL = re.compile(
     r"(?!\w|[.,:/-]\d| \d{1,5} \d)",
     re.ASCII,
 )
-_NUMBER = re.compile(r"[(\d+](?<![\w.,+-].)[\d ()./-]{5,22}\d(?![\w@]|[.,:]\d)", re.ASCII)
+# `Tel.030` has a word before the point.
+_NUMBER = re.compile(r"[(\d+](?<![\w,+-].)(?:(?<!\..)|(?<=[^\d\s.,]\..))[\d ()./-]{5,22}\d(?![\w@]|[.,:]\d)", re.ASCII)
 _LABEL = re.compile(
     r"(?:(?<![A-Za-z0-9_])(?:(?:tele)?phones?|ph(?=[.:])|tel|t[eé]l|tfno|telefone?|teléfono|téléphone|telefono|telefoon|tlf|puh(?:elin)?"
     r"|(?:telefon|telefoon|mobil|ruf)(?:nummer|nr)|facsimile|fax|telefax|mobile|mobil|mob(?=[.:])|gsm|móvil|fone|portable"
@@ -31,7 +32,7 @@ _LABEL = re.compile(
     r"|dial)\b"
     r"|☎|📞|电话|電話|手机|手機|传真|傳真|座机|热线|熱線|拨打|撥打|致电|致電|联系方式|聯絡方式|携帯|連絡先|ファック?ス|フリーダイヤル"
     r"|전화|휴대폰|핸드폰|팩스|연락처|телефон[аеуы]?|тел|моб|факс|τηλ(?:έφωνο)?|โทร(?:ศัพท์)?|เบอร์|มือถือ|แฟกซ์|ទូរស័ព្ទ|ໂທ|ဖုန်း"
-    r"|هاتف|جوال|फ़ोन|फोन|मोबाइल)"
+    r"|هاتف|جوال|טלפון|נייד|פקס|फ़ोन|फोन|मोबाइल)"
     r"[^\w\n+(]{0,5}(?:\(?(?:number|no|nr|num|us|me|him|her|at|on|is|work|home|office|toll|free|direct|or|and|fax|tel"
     r"|phone|voice|नंबर|номера?)\b[^\w\n+(]{0,5}|(?:番号|번호|号码|號碼|号|号|是|为|為|は|는|은|သည်|នេះ|คือ|ที่)[^\w\n+(]{0,5}){0,3}\Z",
     re.IGNORECASE,

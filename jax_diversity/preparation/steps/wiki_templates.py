@@ -23,6 +23,7 @@ _SMALLER_UNITS = frozenset(("in", "ft", "yd", "ch", "furlong", "lb", "oz"))
 """Units that follow a larger one, as in six feet two inches."""
 _CHARGE = re.compile(r"\d*[+\u2212-]")
 _LISTS, _ITEM = frozenset(("plainlist", "flatlist", "plain list", "flat list")), re.compile(r"(?:\A|\n)[ \t]*[*#]+")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?>(?:-[a-z]+)*)")
 _COUNT = re.compile(r"(?<=[A-Za-z)\]])(\d+)")
 _EXPONENT = re.compile(r"(?<=[\d.)])[eE]([-+\u2212]?\d+)")
 _MONTHS = (
@@ -42,6 +43,10 @@ SIGNS = {
     **dict.fromkeys(_words("nbsp; spaces; -; space; thinsp; thin space; hsp; hair space; ensp; pad"), " "),
     **{
         "'": "'",
+        "'s": "\u2019s",
+        "\u00d7": "\u00d7",
+        "okina": "\u02bb",
+        "hamza": "\u02be",
         "!": "|",
         "=": "=",
         "pipe": "|",
@@ -131,8 +136,8 @@ _DROPPED = frozenset(
     webarchive; self-published inline; anchor; anchors; coord; coordinates; flagicon; flag icon; flagicon image
     short description; inflation; audio icon; listen; hatnote; main; see also; further; details; about; for
     distinguish; redirect; other uses; pronunciation needed; clear; reflist; toc; authority control
-    commons category; portal; sister project; image; wide image; multiple image; increase; decrease; steady; gain
-    loss; rating; age in years and days; time ago; currentyear; shy; wbr; zwj; zwnj; wikisource; wikiquote
+    commons category; portal; noteta; sister project; image; wide image; multiple image; increase; decrease; steady
+    gain; loss; rating; age in years and days; time ago; currentyear; shy; wbr; zwj; zwnj; wikisource; wikiquote
     wiktionary; use dmy dates; use mdy dates; use british english; use american english
     """)
 )
@@ -340,6 +345,12 @@ def _translated_link(parts: Sequence[str], _: Mapping[str, str]) -> str:
     return next((part for part in reversed(parts[1:]) if part), "")
 
 
+def _interlanguage_link(parts: Sequence[str], named: Mapping[str, str]) -> str:
+    """Return the words of `{{ill|title|de|foreign title|lt=shown words}}`, and of the older `{{ill|de|title|...}}`."""
+    is_older = len(parts) > 1 and _LANGUAGE.fullmatch(parts[0]) and not _LANGUAGE.fullmatch(parts[1])
+    return named.get("lt") or (parts[1] if is_older else "".join(parts[:1]))
+
+
 def _helped_link(parts: Sequence[str], named: Mapping[str, str]) -> str:
     """Return the words of `{{link-en|title|foreign title|shown words}}` and of its sisters."""
     shown = (named.get("d", ""), *parts[2:3], *parts[:1])
@@ -427,6 +438,7 @@ _FUNCTIONS: dict[str, Callable[[Sequence[str], Mapping[str, str]], str]] = {
     **dict.fromkeys(_words("sortname; sort name; sn"), lambda parts, _: " ".join(filter(None, parts[:2]))),
     "sort": lambda parts, _: "".join(parts[1:2] or parts[:1]),
     **dict.fromkeys(_words("tsl; translink; tsla"), _translated_link),
+    **dict.fromkeys(_words("ill; illm; interlanguage link; interlanguage link multi"), _interlanguage_link),
     **dict.fromkeys(_words("le; ilh; internal link helper"), _helped_link),
     "reign": lambda parts, _: "r. " + "\u2013".join(filter(None, parts)) if any(parts) else "",
     "flagathlete": lambda parts, _: f"{parts[0]} ({parts[1]})" if len(parts) > 1 else "".join(parts),
@@ -443,7 +455,7 @@ _FUNCTIONS: dict[str, Callable[[Sequence[str], Mapping[str, str]], str]] = {
 _QUOTES = frozenset(_words("quote; blockquote; cquote; quotation; poemquote; poem; rquote; quote box; zitat"))
 _FIRST = _QUOTES | frozenset(
     _words("""
-    nowrap; nobr; small; big; larger; smaller; abbr; tooltip; ill; interlanguage link; link-interwiki
+    nowrap; nobr; small; big; larger; smaller; abbr; tooltip; link-interwiki
     visible anchor; vanchor; term; defn; strong; em; strike; strikethrough; s; underline; overline; u; code; tt; kbd
     mono; samp; key; tag; tl; tlx; smallcaps; sc; sc2; nobold; noitalic; normal; nihongo2; hangul; flag; flagu
     flagcountry; flaglist; fb; nft; cr; rws; stnlnk; station; linktext; not a typo; typo; proper name; script

@@ -13,7 +13,10 @@ _MOST_NESTED = 10
 _WITH_FORM = re.compile(r"-\{[^{}:]*+:")
 _LANGUAGES = frozenset(("zh", "gan", "wuu", "sr", "sh", "kk", "ku", "uz", "tg", "iu", "shi", "crh", "ban", "mni"))
 """Languages whose wikis have such marks. Elsewhere `-{2}-` may be a part of a name."""
-_FLAGS = re.compile(r"\s*+([A-Z](?>(?:\s*+;\s*+[A-Z])*))\s*+\|")
+_FLAGS = re.compile(
+    r"\s*+((?:[A-Z-]|[a-z]{2,3}(?>(?:-[a-z]+)*))(?>(?:\s*+;\s*+(?:[A-Z]|[a-z]{2,3}(?>(?:-[a-z]+)*)))*))\s*+\|"
+)
+"""Capital letters and `-`, or the variants for which a text is not converted."""
 _FORM = re.compile(r"(?:[^:;]*+=>)?\s*+([a-z]{2,3}(?>(?:-[a-z]+)*))\s*+:(.*)", re.DOTALL)
 _PART = re.compile(r"(?>(?:&#?\w{1,10}+;|[^;])+)")
 _HIDDEN = frozenset("HT-")
