@@ -229,7 +229,8 @@ def test_the_site_builds_without_a_warning_and_holds_together(tmp_path: Path, co
     folder = (tmp_path / "html").resolve()
     pages = {str(path.relative_to(folder)): Page(path) for path in folder.rglob("*.html")}
     sources = {path.relative_to(DOCS) for path in DOCS.rglob("*.md") if "_build" not in path.parts}
-    assert {str(path.with_suffix(".html")) for path in sources} <= {*pages}
+    left_out = {str(path) for path in sources if str(path.with_suffix(".html")) not in pages}
+    assert left_out == {"log.md"}
     for name, page in pages.items():
         for target in page.links:
             parts = urlsplit(target)
