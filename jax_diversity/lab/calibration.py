@@ -15,7 +15,7 @@ differ by the mean of the differences.
 
 The mean is that of the documents that are not longer than the longest evaluated one (by bins of half an octave). The
 losses of longer ones are not known: real ones are often of another kind (tables, mail attachments), and intervals that
-assumed a course of the losses did not hold their mean.
+extrapolated the losses did not contain the true mean.
 
 The ratios are constants and not estimated: twenty documents do not determine them, and estimates that are 0 by chance
 gave intervals that were far too short. The variance of the mean has two parts, the error of the prediction and the
@@ -89,7 +89,8 @@ class Calibrated(NamedTuple):
         variance: the square of its standard error.
         skewness: the absolute skewness of the mean's noise: 1 if one document has all of it, near 0 for many.
         worth: the number of documents whose plain mean would have the same noise.
-        longer: the share of the corpus's tokens in documents longer than all evaluated ones, which are not in the mean.
+        longer: the share of the corpus's tokens in documents longer than all evaluated ones. The mean does not
+            include them.
     """
 
     mean: float

@@ -54,7 +54,8 @@ class MeanLoss(MeanInterval):
         num_targets: number of evaluated target tokens.
         num_documents: number of documents with target tokens; copies of a document count once.
         worth: the number of equal documents whose plain mean would have the same noise.
-        longer: the share of the corpus's tokens in documents longer than all evaluated ones, which are not in the mean.
+        longer: the share of the corpus's tokens in documents longer than all evaluated ones. The mean does not
+            include them.
         is_difference: whether it is a difference of the losses of two models.
     """
 
@@ -72,7 +73,7 @@ class MeanLoss(MeanInterval):
             return f"{self.mean:.4f} nats per token ({number}; {TOO_FEW}{pair})"
         facts = [f"{number} worth {self.worth:,.0f}", f"their plain mean {self.plain:.4f}"]
         if self.longer >= _MENTIONED:
-            facts.append(f"without longer documents, {self.longer:.0%} of the corpus")
+            facts.append(f"longer documents ({self.longer:.0%} of the corpus) are not included")
         return f"{self.mean:.4f} ± {self.reach:.4f} nats per token ({'; '.join(facts)}{pair})"
 
 

@@ -52,9 +52,9 @@ class MeanInterval(Interval):
 def student_reach(error: Any, freedom: Any, skewness: Any = 0.0) -> Any:
     """Half the width of a 95 % interval by Student's quantile; numbers or arrays.
 
-    With skewed noise the quantile t is too small: a mean of few numbers rarely has one of the large ones. To the order
-    of 1/sqrt(n) it lacks t² skewness / 3 (Johnson 1978, *Modified t tests and confidence intervals for asymmetrical
-    populations*). Twice as much is added, because the skewness of few numbers is smaller than that of all.
+    With skewed noise the quantile t is too small, because a small sample rarely contains a large value. To the order
+    of 1/sqrt(n) it is too small by t² skewness / 3 (Johnson 1978, *Modified t tests and confidence intervals for
+    asymmetrical populations*). Twice as much is added, because the skewness of few numbers is smaller than that of all.
 
     Args:
         error: the standard error.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import json
@@ -64,9 +65,23 @@ def test_the_mark_of_an_encoding_counts_in_every_format(tmp_path: Path, encoding
     assert not report.num_problems
 
 
+def test_half_a_character_at_the_end_of_a_file_is_replaced(tmp_path: Path) -> None:
+    documents, _ = read(written(tmp_path / "a.txt", codecs.BOM_UTF16_LE + "words".encode("utf-16-le") + b"x"))
+    assert [document.text for document in documents] == ["words\ufffd"]
+
+
+def test_manual_pages_are_text(tmp_path: Path) -> None:
+    text = "N\bNA\bAM\bME\bE\n" * 20
+    assert [document.text for document in read(written(tmp_path / "ls.txt", text.encode()))[0]] == [text]
+
+
 @pytest.mark.parametrize(
     ("encoding", "text"),
     [
+        ("cp1252", "Zoë thinks that a naïve façade of the café sells jalapeños, 5 µm thick." * 3),
+        ("cp1252", "“Smart quotes” are not rare in texts of word processors, and they mean well." * 3),
+        ("cp1252", "The people of the town know the house, and nobody in the whole street minds Itô." * 3),
+        ("cp850", "Grüße aus München, wo die Straßen schön und die Häuser groß sind." * 4),
         ("cp1251", "Это длинный текст на русском языке, который мы читаем без указания кодировки."),
         ("koi8-r", "Это длинный текст на русском языке, который мы читаем без указания кодировки."),
         ("latin-1", "Das Mädchen läuft über die Straße und grüßt, aber niemand grüßt zurück."),
@@ -129,6 +144,9 @@ def test_files_that_are_no_text(tmp_path: Path, name: str, content: bytes, sente
         ("a.tsv", 'x\ttext\n1\t"first\n2\tsecond\n', ['"first', "second"], 0),
         ("a.csv", 'text,x\n"He said hi,1\nb,2\nc "q" d,3\n', ["b", 'c "q" d'], 1),
         ("a.csv", 'text,x\n"He said \\"hi, you\\" now",1\nb,2\n', ['He said "hi, you" now', "b"], 0),
+        ("a.tsv", 'text\n"line one\nline two"\nlast\n', ["line one\nline two", "last"], 0),
+        ("a.csv", 'text,x\n"a \\"b\\" C:\\new\\table",1\n', ['a "b" C:\\new\\table'], 0),
+        ("a.csv", 'text,x\n"print(\\"x\\n\\")",1\n', ['print("x\\n")'], 0),
         ("a.csv", 'text,x\n"a, ""b""\nc",1\n"C:\\",2\n', ['a, "b"\nc', "C:\\"], 0),
     ],
 )

@@ -12,6 +12,7 @@ from jax_diversity.foundation.settings import parse_yaml
 from jax_diversity.preparation.passes.chain import Chain
 from jax_diversity.preparation.steps.mathml import formula_text
 from jax_diversity.preparation.steps.page_parts import prepared_page
+from jax_diversity.preparation.steps.raised import with_raised
 from jax_diversity.schema import Document
 
 DATA = Path(__file__).parent / "data"
@@ -251,12 +252,26 @@ def test_numbers_that_are_no_numbers_of_lines_stay(extractor: str) -> None:
         ("10<sup><b><i>6</i></b></sup>, 10<sup><!-- x -->6</sup>, 10<sup>\n6\n</sup>", "10⁶, 10⁶, 10⁶"),
         ("10<sup>&nbsp;6</sup>, 10<sup>\u20136</sup>, 2<sup>2<sup>n</sup></sup>", "10⁶, 10⁻⁶, 2^2ⁿ"),
         ("10<span style='vertical-align: super'>6</span>, CO<span class=\"sub\">2</span>", "10⁶, CO₂"),
+        ("10<span class='sup'>6</span>, notes on pages<sup>12\u201315</sup>", "10⁶, notes on pages^(12\u201315)"),
         ("10<font size='1' style='color:red;vertical-align:super'>6</font> cells", "10⁶ cells"),
         ("<pre>10<sup>6</sup></pre>", "10⁶"),
     ],
 )
 def test_exponents_and_indices_stay_apart(markup: str, text: str, extractor: str) -> None:
     assert extracted(f"<p>{markup}</p>", extractor).strip() == text
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        'century.<sup class="reference"><a href="#x"><span>&#91;</span>1<span>&#93;</span></a></sup>',
+        "<sup><math><msup><mi>x</mi><mn>2</mn></msup></math></sup>",
+        "<p>Brand<sup>TM</p><p>Next</sup> words</p>",
+        "<sup>2<br>3</sup>",
+    ],
+)
+def test_notes_formulas_and_paragraphs_are_no_exponents(markup: str) -> None:
+    assert with_raised(markup) == markup
 
 
 @pytest.mark.parametrize("extractor", EXTRACTORS)

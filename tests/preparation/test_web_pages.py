@@ -193,6 +193,29 @@ def test_a_page_without_its_end_says_so(tmp_path: Path) -> None:
     assert [each.metadata.get("truncated") for each in (one, two, three)] == ["compression", "length", None]
 
 
+def test_a_file_of_one_damaged_member_keeps_what_was_read(tmp_path: Path) -> None:
+    pages = [gzip.decompress(record(number, PAGE.encode() + os.urandom(3000).hex().encode())) for number in range(4)]
+    whole = gzip.compress(b"".join(pages))
+    damaged = whole[:-900] + bytes(20) + whole[-880:]
+    documents, report = read(written(tmp_path / "a.warc.gz", damaged))
+    assert [document.id for document in documents[:2]] == ["0", "1"]
+    assert report.num_problems
+
+
+def test_zero_bytes_between_members_are_padding(tmp_path: Path) -> None:
+    members = [record(number, PAGE.encode()) for number in range(3)]
+    content = members[0] + bytes(20_000) + members[1] + bytes(9) + members[2] + bytes(70_000)
+    documents, report = read(written(tmp_path / "a.warc.gz", content))
+    assert [document.id for document in documents] == ["0", "1", "2"]
+    assert not report.num_problems
+
+
+def test_a_body_with_a_damaged_later_member_keeps_its_beginning(tmp_path: Path) -> None:
+    body = compressed(PAGE.encode()) + b"\x1f\x8bjunk"
+    documents, _ = read(written(tmp_path / "a.warc.gz", record(1, body, more="Content-Encoding: gzip\r\n")))
+    assert [(document.text, document.metadata["truncated"]) for document in documents] == [(PAGE, "compression")]
+
+
 def test_binary_data_called_a_page(tmp_path: Path) -> None:
     _, report = read(written(tmp_path / "a.warc.gz", record(1, bytes(range(1, 256)) * 9) + record(2, PAGE.encode())))
     assert report.problems == ["a.warc.gz:1: binary data, not text"]

@@ -57,9 +57,9 @@ def archive_error(beginning: bytes, address: str, name: str) -> UserError | None
 
 
 def container_error(content: bytes, address: str, name: str) -> UserError | None:
-    """Return the error for a file of many documents that is not read, such as a .tar; None for other content."""
+    """Return the error for an unsupported container format, such as a .tar; None for other content."""
     kind, advice = next((each for mark, each in _CONTAINERS.items() if content.startswith(mark)), ("", ""))
-    if content[_TAR_PLACE : _TAR_PLACE + len(_TAR)] == _TAR:
+    if content[_TAR_PLACE : _TAR_PLACE + len(_TAR)] == _TAR and b"\0" in content[:_TAR_PLACE]:
         kind, advice = "a tar archive", f"unpack it with `tar xf {name}`, and name the files that it holds"
     return UserError(f"Expected text in {address}, found {kind}; {advice}.") if kind else None
 
@@ -183,7 +183,8 @@ _LONGEST_HELD = 2**24
 class GzipMembers(io.RawIOBase):
     """The content of gzip's members, without damaged members.
 
-    A crawl has one member for each record. A member is given after its checksum was compared, if it has at most 16 MiB.
+    A crawl has one member for each record. Members of at most 16 MiB are returned only after their checksum was
+    verified.
 
     Attributes:
         num_damaged: the number of places at which members were left out.
@@ -211,7 +212,7 @@ class GzipMembers(io.RawIOBase):
 
     def _members(self) -> Iterator[bytes]:
         rest = b""
-        while rest := rest.lstrip(b"\0") or self._stored.read(_PIECE_BYTES).lstrip(b"\0"):
+        while rest := self._without_padding(rest):
             stream, held, size, compressed = zlib.decompressobj(zlib.MAX_WBITS | 16), list[bytes](), 0, [rest]
             is_whole = is_given = False
             try:
@@ -231,8 +232,19 @@ class GzipMembers(io.RawIOBase):
             except zlib.error as error:
                 if is_given:
                     raise OSError(str(error)) from None
-                self.num_damaged += 1
                 rest = self._next_member(b"".join(compressed))
+                if not rest:  # a file may be one member, so what was read of the last one is returned
+                    yield from held
+                    raise OSError(str(error)) from None
+                self.num_damaged += 1
+
+    def _without_padding(self, content: bytes) -> bytes:
+        """Return the content, or what follows in the file, without the zero bytes at its beginning."""
+        while not (content := content.lstrip(b"\0")):
+            content = self._stored.read(_PIECE_BYTES)
+            if not content:
+                break
+        return content
 
     def _next_member(self, content: bytes) -> bytes:
         """Return the content from the next member on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -20,8 +20,8 @@ def read_csv(file: InputFile, config: CorpusConfig, advance: Advance, form: Reco
     """Read the documents of the rows: the columns are fields, as in JSON Lines.
 
     Of comma, tab, semicolon and bar, the most frequent character of the first line separates the cells. Cells in double
-    quotes may have line breaks (RFC 4180). Of a row with misplaced quotes, every line is read alone: a line with tabs
-    without quoting, and `\\"` as a quote.
+    quotes may have line breaks (RFC 4180). If quotes are misplaced, each line of the row is read separately: `\\"` is
+    then a quote, and tab-separated lines are read without quoting.
     """
     return form.documents(file, config, _rows(file, advance))
 
@@ -57,7 +57,8 @@ def _rows(file: InputFile, advance: Advance) -> Records:
             try:
                 cells = next(rows, None)
                 # A quote that begins a cell of running text would join its line with the next ones.
-                is_joined = len(row_lines) > 1 and delimiter == "\t" and all(map(_is_whole(names), row_lines))
+                is_joined = len(row_lines) > 1 and len(names) > 1 and delimiter == "\t"
+                is_joined = is_joined and all(map(_is_whole(names), row_lines))
                 found = [] if cells is None else _each_line(row_lines, names, delimiter) if is_joined else [cells]
             except csv.Error:
                 cells, found = [], _each_line(row_lines, names, delimiter)
@@ -85,15 +86,15 @@ def _each_line(lines: list[str], names: list[str], delimiter: str) -> list[list[
     """Return the cells of every line, or a problem."""
     found: list[list[str] | Problem] = []
     for line in lines:
-        forms: list[dict[str, Any]] = [{}]
-        if '\\"' in line:
-            forms.append({"doublequote": False, "escapechar": "\\"})
+        forms: list[tuple[str, Literal[0, 3]]] = [(line, csv.QUOTE_MINIMAL)]
+        if '\\"' in line:  # other backslashes are text
+            forms.append((line.replace('\\"', '""'), csv.QUOTE_MINIMAL))
         if delimiter == "\t" and _is_whole(names)(line):
-            forms.append({"quoting": csv.QUOTE_NONE})
+            forms.append((line, csv.QUOTE_NONE))
         cells: list[str] | Problem = []
-        for form in forms:
+        for form, quoting in forms:
             try:
-                cells = next(csv.reader([line], delimiter=delimiter, strict=True, **form), [])
+                cells = next(csv.reader([form], delimiter=delimiter, strict=True, quoting=quoting), [])
                 break
             except csv.Error as error:
                 cells = Problem("num_broken_records", f"not CSV: {error}")

@@ -31,12 +31,19 @@ _JAPANESE = ("euc_jp", "iso2022_jp", "iso2022_jp_ext")
 _BEYOND_ASCII = re.compile(rb"[^<>]*[\x80-\xff\x1b][^<>]*")
 _LONGEST_SAMPLE = 100_000
 """Number of bytes from which an encoding is detected."""
+_LEAST_BEYOND_ASCII = 0.02
+"""Share of a text's bytes beyond ASCII from which detection is reliable. English words such as `façade` are below."""
+_RARE, _LEAST_LETTERS = frozenset(("cp437", "cp775", "cp850", "cp852", "cp858", "iso8859-10")), 0.9
+"""Encodings that detection confuses with Windows-1252, and the share of letters beyond ASCII if it is the latter."""
 _LEAST_NULS = 0.02
 """Share of a text's 16-bit units that are ASCII, at least, if it is UTF-16 without a mark."""
 _LEAST_REPLACED, _DOUBTFUL, _MOST_REPLACED = 10, 0.03, 0.1
 """Numbers of replaced characters, and shares of the characters beyond ASCII: a label is doubted, a page is removed."""
-_CONTROLS, _MOST_CONTROLS, _LOOKED_AT = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]"), 0.01, 10_000
-"""Control characters that texts do not have, their largest share, and the number of characters that are looked at."""
+_CONTROLS, _MOST_CONTROLS, _LOOKED_AT = re.compile("[\0-\x07\x0e-\x1a\x1c-\x1f\x7f]"), 0.01, 10_000
+"""Control characters that texts do not have, their largest share, and the number of characters that are examined.
+
+Manual pages have backspaces, for bold letters.
+"""
 _HANDLER = "jax_diversity.web"
 # Characters that Python's codecs take for others than browsers do: full-width signs of Japanese, and characters of
 # GB18030 that have a place in Unicode since 2005.
@@ -141,6 +148,9 @@ def codec_of(label: str) -> str | None:
 def detected(page: bytes) -> str:
     """Return the codec of a page that declares none, from the parts of its text that are not ASCII."""
     sample = b"\n".join(_BEYOND_ASCII.findall(page[:_LONGEST_SAMPLE])) or page[:_LONGEST_SAMPLE]
+    num_beyond = len(sample) - len(sample.decode("ascii", "ignore"))
+    if b"\x1b" not in sample and num_beyond < _LEAST_BEYOND_ASCII * len(sample):
+        return "cp1252"
     name = None
     if find_spec("resiliparse") is not None:
         from resiliparse.parse.encoding import detect_encoding
@@ -152,7 +162,13 @@ def detected(page: bytes) -> str:
 
         best = from_bytes(sample).best()
         name = best.encoding if best else None
-    return (codec_of(name) if name else None) or "cp1252"
+    codec = (codec_of(name) if name else None) or "cp1252"
+    if codec in _RARE:
+        # The letters of these encodings are signs in Windows-1252, such as „ and ¢, and not the other way around.
+        beyond = [character for character in sample.decode("cp1252", "replace") if character > "\x7f"]
+        if sum(map(str.isalpha, beyond)) >= _LEAST_LETTERS * len(beyond):
+            return "cp1252"
+    return codec
 
 
 def _wide_encoding(page: bytes) -> str | None:

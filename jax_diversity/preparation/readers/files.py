@@ -68,16 +68,20 @@ _WIDE_MARKS = {
 
 
 class _Recoded(io.RawIOBase):
-    """Text in UTF-16 or UTF-32 as UTF-8. Programs on Windows write tables and JSON Lines so."""
+    """Text in UTF-16 or UTF-32 as UTF-8. Programs on Windows often write tables and JSON Lines in these encodings."""
 
     def __init__(self, content: io.BufferedReader, encoding: str) -> None:
-        self._reader, self._ready = codecs.getreader(encoding)(content, "replace"), b""
+        self._content, self._decoder = content, codecs.getincrementaldecoder(encoding)("replace")
+        self._ready, self._is_read = b"", False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._ready = self._ready or self._reader.read(LOOKED_AT).encode("utf-8", "replace")
+        while not self._ready and not self._is_read:
+            stored = self._content.read(LOOKED_AT)
+            self._is_read = not stored  # then the decoder returns a half character as U+FFFD
+            self._ready = self._decoder.decode(stored, self._is_read).encode("utf-8", "replace")
         number = min(len(buffer), len(self._ready))
         buffer[:number], self._ready = self._ready[:number], self._ready[number:]
         return number

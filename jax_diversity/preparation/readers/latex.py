@@ -64,14 +64,7 @@ _ENCODINGS = {
     **{"ansinew": "cp1252", "applemac": "macintosh", "macce": "mac_latin2"},
     **{"maccyr": "x-mac-cyrillic", "8859-8": "iso-8859-8"},
     **{"gb": "gb2312", "bg5": "big5", "bg5+": "big5", "bg5hk": "big5", "gbt": "gb2312"},
-    **{
-        "sjis": "shift_jis",
-        "sjisdnp": "shift_jis",
-        "jis": "euc-jp",
-        "jisdnp": "euc-jp",
-        "ks": "euc-kr",
-        "hk": "euc-kr",
-    },
+    **{"sjis": "shift_jis", "sjisdnp": "shift_jis", "jis": "euc-jp", "jisdnp": "euc-jp", "ks": "euc-kr"},
 }
 """Names of the packages `inputenc` and `CJK` that are not labels of encodings."""
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")

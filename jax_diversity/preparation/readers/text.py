@@ -37,7 +37,8 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None, *, i
     Text before the first matching line is a document, too. Blank lines at the ends of documents are dropped. The id is
     the file's name below the fixed folders of the glob, with a number if the file has several documents. The title is
     the name. Files with the ending of a programming language have a language such as `code:python`. A file that is not
-    UTF-8 is read in the encoding that its bytes suggest, which is stored in the field `encoding`.
+    UTF-8 and has no byte order mark is read in the encoding that its bytes suggest, which is stored in the field
+    `encoding`.
 
     Raises:
         OtherFormat: the content is not running text. This is not checked for files that are named as text (`is_named`).

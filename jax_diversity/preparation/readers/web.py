@@ -302,6 +302,8 @@ def _plain(body: bytes, encoding: str) -> tuple[bytes, bool]:
                     raise ValueError(f"a page of more than {MAX_PAGE_BYTES} bytes")
                 rest, is_cut = stream.unused_data, not stream.eof
         except zlib.error:
+            if text:  # a later member is damaged
+                return text, True
             continue
         if text or not body:
             return text, is_cut

@@ -22,6 +22,7 @@ from jaxtyping import UInt64
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.preparation.readers.files import InputFile
 from jax_diversity.preparation.readers.named import find_named, hash_named
+from jax_diversity.preparation.readers.records import REPLACED
 from jax_diversity.preparation.steps.base import Candidate, Measured, Step, at_most
 
 _STRONG_WORDS = "porn pornos xxx hentai milf camgirl camgirls blowjob gangbang bukkake upskirt xvideos xhamster redtube"
@@ -139,7 +140,7 @@ def _read(addresses: tuple[str, ...]) -> tuple[UInt64[np.ndarray, " domain"], UI
                 continue
             host, folder = _split(entry)
             folder = folder.rstrip("/")
-            if not host or " " in entry:
+            if not host or " " in entry or REPLACED in entry:
                 raise UserError(
                     f"Expected a domain or an address in each line of {address}, "
                     f"found {entry[:100]!r} in line {number:,}."

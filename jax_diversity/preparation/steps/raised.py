@@ -8,22 +8,31 @@ from jax_diversity.foundation.text.entities import unescaped
 
 # The content may have tags and comments, such as `<sup><b><i>n</i></b></sup>`. Ordinals and abbreviations (1st, XIXe,
 # TM) stay letters, and notes in brackets are left alone. Word processors write a style in place of the element.
-_INNER = r"(?:[^<>\[\]{}\n]|\n|<(?!/?su[pb]\b)[^<>\n]{1,300}>){1,200}?"
+_INLINE = "a|abbr|b|bdi|bdo|big|cite|code|del|em|font|i|ins|kbd|mark|nobr|s|samp|small|span|strong|tt|u|var|wbr"
+_INNER = rf"(?:[^<>\[\]{{}}\n]|\n|<!--[^<>\n]{{0,300}}-->|</?(?:{_INLINE})\b[^<>\n]{{0,300}}>){{1,200}}?"
 _RAISED = re.compile(rf"<su(?P<kind>[pb])(?:\s[^<>]*)?>(?P<content>{_INNER})</su(?P=kind)\s*>", re.IGNORECASE)
 _STYLED = re.compile(
     r"<(?P<tag>span|font)\s[^<>]{0,300}?(?:vertical-align:\s?su(?P<style>per|b)|class=[\"']su(?P<class>p|b)(?:erscript|script)?[\"'])"
     r"[^<>]{0,300}>(?P<content>[^<>\[\]{}\n]{1,60})</(?P=tag)>",
     re.IGNORECASE,
 )
-SIGNS_OF_RAISED = ("<sup", "<sub", "n:su", "n: su", '"superscript"', '"subscript"', '"sup"', '"sub"')
-"""Markup in small letters that has none of these signs stays as it is."""
+SIGNS_OF_RAISED = (
+    *("<sup", "<sub", "n:su", "n: su", '"superscript"', '"subscript"', '"sup"', '"sub"'),
+    *("'superscript'", "'subscript'", "'sup'", "'sub'"),
+)
+"""Markup without any of these signs (compared in lower case) does not change."""
 _LONGEST_PHRASE = 60
 _TAG, _MOST_NESTED = re.compile(r"<[^<>]+>"), 3
 _UNICODE = {
     "p": str.maketrans("0123456789+-\u2212\u2013=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻⁼⁽⁾ⁿ"),
     "b": str.maketrans("0123456789+-\u2212\u2013=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₋₌₍₎"),
 }
-_NUMERIC = {"p": re.compile(r"[0-9+\u2212\u2013=()n-]+"), "b": re.compile(r"[0-9+\u2212\u2013=()-]+")}
+# A dash between numbers is a range, not a minus.
+_NUMERIC = {
+    "p": re.compile(r"(?:[0-9+\u2212=()n-]|(?<![0-9n)])\u2013)+"),
+    "b": re.compile(r"(?:[0-9+\u2212=()-]|(?<![0-9)])\u2013)+"),
+}
+_LEFT_ALONE = re.compile(r"[<&\[\]{}]")
 _ABBREVIATION = re.compile(r"[^\W\d_]{2,}\.?|[eoªº]")
 
 
@@ -51,7 +60,8 @@ def _written(match: re.Match) -> str:
     kind, content = match["kind"].lower(), unescaped(_TAG.sub("", match["content"])).strip().replace("''", "")
     if _NUMERIC[kind].fullmatch(content):
         return content.translate(_UNICODE[kind])
-    if "<" in content or "&" in content or not content or (len(content) > _LONGEST_PHRASE and " " in content):
+    # Brackets may be written as entities.
+    if not content or _LEFT_ALONE.search(content) or (len(content) > _LONGEST_PHRASE and " " in content):
         return match[0]
     if kind == "p" and _ABBREVIATION.fullmatch(content):
         return content
