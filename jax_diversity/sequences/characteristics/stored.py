@@ -45,6 +45,10 @@ def _read_numbers(path: Path, stage: str) -> Int64[np.ndarray, " sequence"]:
     return read_array(path, stage)
 
 
+def _read_groups(path: Path, stage: str) -> Int32[np.ndarray, " sequence"]:
+    return read_array(path, stage)
+
+
 def _read_copies(path: Path, stage: str) -> Int64[np.ndarray, "sequence member"]:
     return read_array(path, stage)
 
@@ -55,7 +59,7 @@ DOCUMENTS = _artifact("documents.parquet", path_of)
 """The table that describes each document in one row: id, tokens, source, language ..."""
 CODES = _artifact("codes.parquet", path_of)
 """The table with every document's group in every family."""
-SEQUENCE_CLUSTERS = _artifact("sequence_clusters.npy", _read_numbers)
+SEQUENCE_CLUSTERS = _artifact("sequence_clusters.npy", _read_groups)
 """Every sequence's group in the family `sequence_cluster`."""
 CENTRES = _artifact("sequence_cluster_centres.npy", read_array)
 """The centres of the family `sequence_cluster`, as `fit_sequence_clusters` makes them."""
