@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
-from jaxtyping import Int64, Integer
+from jaxtyping import Int32, Int64, Integer
 
 from jax_diversity.foundation.artifacts import NO_ARRAY, atomic_path, read_array, read_json
 from jax_diversity.foundation.errors import UserError, in_one_line
