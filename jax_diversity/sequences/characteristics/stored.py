@@ -45,7 +45,7 @@ def _read_numbers(path: Path, stage: str) -> Int64[np.ndarray, " sequence"]:
     return read_array(path, stage)
 
 
-def _read_groups(path: Path, stage: str) -> Int32[np.ndarray, " sequence"]:
+def _read_clusters(path: Path, stage: str) -> Int32[np.ndarray, " sequence"]:
     return read_array(path, stage)
 
 
@@ -59,7 +59,7 @@ DOCUMENTS = _artifact("documents.parquet", path_of)
 """The table that describes each document in one row: id, tokens, source, language ..."""
 CODES = _artifact("codes.parquet", path_of)
 """The table with every document's group in every family."""
-SEQUENCE_CLUSTERS = _artifact("sequence_clusters.npy", _read_groups)
+SEQUENCE_CLUSTERS = _artifact("sequence_clusters.npy", _read_clusters)
 """Every sequence's group in the family `sequence_cluster`."""
 CENTRES = _artifact("sequence_cluster_centres.npy", read_array)
 """The centres of the family `sequence_cluster`, as `fit_sequence_clusters` makes them."""
