@@ -27,7 +27,7 @@ from jax_diversity.preparation.readers.reading import input_fingerprint, read_do
 from jax_diversity.preparation.readers.records import ReadReport
 from jax_diversity.preparation.settings import CorpusConfig, Format
 from jax_diversity.schema import Document
-from tests.support.web_records import record
+from tests.support.web_records import compressed, record
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -120,13 +120,13 @@ def archive(kind: str) -> bytes:
     ("name", "content", "sentence"),
     [
         ("a.tar", archive("tar"), r"a tar archive; unpack it with `tar xf a\.tar`"),
-        ("a.tgz", gzip.compress(archive("tar")), "a tar archive"),
+        ("a.tgz", compressed(archive("tar")), "a tar archive"),
         ("a.arrow", archive("file"), "an Arrow file; save the table as Parquet"),
         ("data-00000-of-00001.arrow", archive("stream"), "an Arrow stream; save the data set"),
         ("a.avro", b"Obj\x01abc", "an Avro file"),
         ("a.pdf", b"%PDF-1.4\nabc", "binary data"),
         ("a.db", b"SQLite format 3\0abc", "binary data"),
-        ("a.txt.gz", gzip.compress(gzip.compress(b"twice" * 99)), "binary data"),
+        ("a.txt.gz", compressed(compressed(b"twice" * 99)), "binary data"),
         ("a.jsonl.lzma", lzma.compress(LINES, lzma.FORMAT_ALONE), "binary data"),
     ],
 )
