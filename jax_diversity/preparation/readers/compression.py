@@ -58,7 +58,7 @@ def archive_error(beginning: bytes, address: str, name: str) -> UserError | None
 
 def container_error(content: bytes, address: str, name: str) -> UserError | None:
     """Return the error for an unsupported container format, such as a .tar; None for other content."""
-    kind, advice = next((each for mark, each in _CONTAINERS.items() if content.startswith(mark)), ("", ""))
+    kind, advice = next((container for mark, container in _CONTAINERS.items() if content.startswith(mark)), ("", ""))
     if content[_TAR_PLACE : _TAR_PLACE + len(_TAR)] == _TAR and b"\0" in content[:_TAR_PLACE]:
         kind, advice = "a tar archive", f"unpack it with `tar xf {name}`, and name the files that it holds"
     return UserError(f"Expected text in {address}, found {kind}; {advice}.") if kind else None
@@ -213,28 +213,28 @@ class GzipMembers(io.RawIOBase):
     def _members(self) -> Iterator[bytes]:
         rest = b""
         while rest := self._without_padding(rest):
-            stream, held, size, compressed = zlib.decompressobj(zlib.MAX_WBITS | 16), list[bytes](), 0, [rest]
+            stream, unchecked, size, compressed = zlib.decompressobj(zlib.MAX_WBITS | 16), list[bytes](), 0, [rest]
             is_whole = is_given = False
             try:
                 while not is_whole:
-                    held.append(stream.decompress(rest))
-                    size += len(held[-1])
+                    unchecked.append(stream.decompress(rest))
+                    size += len(unchecked[-1])
                     is_whole, rest = stream.eof, stream.unused_data
                     if size > _LONGEST_HELD or is_whole:
-                        yield from held
-                        held, is_given = [], True
+                        yield from unchecked
+                        unchecked, is_given = [], True
                     if not is_whole:
                         rest = self._stored.read(_PIECE_BYTES)
                         compressed += [] if is_given else [rest]
                         if not rest:
-                            yield from held
+                            yield from unchecked
                             raise EOFError("it ends within a member of gzip")
             except zlib.error as error:
                 if is_given:
                     raise OSError(str(error)) from None
                 rest = self._next_member(b"".join(compressed))
                 if not rest:  # a file may be one member, so what was read of the last one is returned
-                    yield from held
+                    yield from unchecked
                     raise OSError(str(error)) from None
                 self.num_damaged += 1
 
@@ -249,9 +249,9 @@ class GzipMembers(io.RawIOBase):
     def _next_member(self, content: bytes) -> bytes:
         """Return the content from the next member on."""
         start = 1
-        while not (found := _MEMBER.search(content, start)):
+        while not (member := _MEMBER.search(content, start)):
             more = self._stored.read(_PIECE_BYTES)
             if not more:
                 return b""
             content, start = content[-2:] + more, 0
-        return content[found.start() :]
+        return content[member.start() :]

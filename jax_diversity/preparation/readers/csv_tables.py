@@ -59,14 +59,14 @@ def _rows(file: InputFile, advance: Advance) -> Records:
                 # A quote that begins a cell of running text would join its line with the next ones.
                 is_joined = len(row_lines) > 1 and len(names) > 1 and delimiter == "\t"
                 is_joined = is_joined and all(map(_is_whole(names), row_lines))
-                found = [] if cells is None else _each_line(row_lines, names, delimiter) if is_joined else [cells]
+                lines_cells = [] if cells is None else _each_line(row_lines, names, delimiter) if is_joined else [cells]
             except csv.Error:
-                cells, found = [], _each_line(row_lines, names, delimiter)
+                cells, lines_cells = [], _each_line(row_lines, names, delimiter)
             if cells is None:
                 break
-            for number, each in enumerate(found):
-                if each:  # a blank line has no cells
-                    yield place._replace(line=place.line + number), _record(names, each)  # type: ignore[operator]
+            for number, line_cells in enumerate(lines_cells):
+                if line_cells:  # a blank line has no cells
+                    yield place._replace(line=place.line + number), _record(names, line_cells)  # type: ignore[operator]
             advance(stored.tell() - position)
             position = stored.tell()
         advance(stored.tell() - position)
@@ -84,7 +84,7 @@ def _is_whole(names: list[str]) -> Callable[[str], bool]:
 
 def _each_line(lines: list[str], names: list[str], delimiter: str) -> list[list[str] | Problem]:
     """Return the cells of every line, or a problem."""
-    found: list[list[str] | Problem] = []
+    lines_cells: list[list[str] | Problem] = []
     for line in lines:
         forms: list[tuple[str, Literal[0, 3]]] = [(line, csv.QUOTE_MINIMAL)]
         if '\\"' in line:  # other backslashes are text
@@ -98,8 +98,8 @@ def _each_line(lines: list[str], names: list[str], delimiter: str) -> list[list[
                 break
             except csv.Error as error:
                 cells = Problem("num_broken_records", f"not CSV: {error}")
-        found.append(cells)
-    return found
+        lines_cells.append(cells)
+    return lines_cells
 
 
 def _record(names: list[str], cells: list[str] | Problem) -> dict[str, Any] | Problem:

@@ -59,12 +59,12 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None, *, i
     if problem is not None:
         yield place, problem
         return
-    about: dict[str, Any] = {} if encoding == "utf-8" else {ENCODING: encoding}
+    metadata: dict[str, Any] = {} if encoding == "utf-8" else {ENCODING: encoding}
     language = _programming_language(file.name)
     code = f"code:{language}" if language else None
     # The source is the folder: with one source for each file, every document would be a separate group.
     if begins is None:
-        yield place, Document(place.name, text, file.folder, code, file.name, about)
+        yield place, Document(place.name, text, file.folder, code, file.name, metadata)
         return
     parts, number = _parts(text, begins), 0
     while (part := converted(_next, parts)) is not None:
@@ -73,7 +73,7 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None, *, i
             yield place, part._replace(what=f"{part.what}; the rest of the file is left out")
         else:
             name = f"{place.name}#{number}"
-            yield place, Document(name, part, file.folder, code, file.name, about)
+            yield place, Document(name, part, file.folder, code, file.name, metadata)
 
 
 def _decoded(whole: bytes) -> tuple[str, str | None]:
