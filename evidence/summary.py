@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -46,17 +47,23 @@ def write_figure(claims: Sequence[JudgedClaim], folder: Path) -> None:
         UserError: the folder cannot be written.
     """
     bars, number = list[Bar](), None
+    arms = defaultdict[str, set[str]](set)
+    for experiment, judged in claims:
+        arms[experiment].update(judged.claim.arms)
     for experiment, judged in claims:
         if judged.effect is None:
             continue
         if judged.claim.number != number:
             number = judged.claim.number
             bars.append(Bar(f"Claim {number}"))
-        name = f"{_page(experiment)}: {', '.join(judged.claim.arms)}"
+        name = _page(experiment)
+        if len(arms[experiment]) > 1:
+            name += f": {', '.join(judged.claim.arms)}"
         bars.append(Bar(name, judged.effect, judged.verdict != "inconclusive"))
     make_folder(folder)
     subtitle = (
-        "Experiment and arm. Nats per token; claim 4: logarithms of ratios. 95 % intervals, grey if inconclusive."
+        "Experiment, and arm if it has several. Nats per token; claim 4: logarithms of ratios. "
+        "95 % intervals, grey if inconclusive."
     )
     write_text(folder / FIGURE, differences_figure("The effects behind the claims", subtitle, bars))
 
