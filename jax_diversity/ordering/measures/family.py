@@ -24,15 +24,11 @@ from jax_diversity.ordering.measures.windows import (
     cumulative_tokens,
     entries,
     group_sums,
+    rows_between,
     token_windows,
 )
 
 _DENSE_ENTRIES = 4_000_000
-
-
-def _part(rows: csr_array, first: int, stop: int) -> csr_array:
-    """Return some of the rows; SciPy would copy also all of them."""
-    return rows if (first, stop) == (0, rows.shape[0]) else csr_array(rows[first:stop])
 
 
 class WindowsOfSize:
@@ -63,7 +59,7 @@ def _excesses(
     """Return counts minus target tokens, and the tokens, of consecutive windows; `first` is the rows' position."""
     begin, stop = int(starts[0]), int(starts[-1]) + size
     block = entries(rows, begin, stop)
-    tokens = np.diff(cumulative_tokens(csr_array(rows[begin:stop])))
+    tokens = np.diff(cumulative_tokens(rows_between(rows, begin, stop)))
     excess = np.zeros((len(starts), rows.shape[1]))
     np.add.at(excess, (block.position // size, block.group), block.tokens)
     phase = targets.phase_of(first + np.arange(begin, stop))
@@ -104,7 +100,7 @@ class SlidingWindows:
             return
         end = stop - size + 1  # the starts from `next` up to `end`
         for begin, until, phase in self._stretches(self.next, end):
-            rows_of_run = _part(rows, begin - first, until - first + size - 1)
+            rows_of_run = rows_between(rows, begin - first, until - first + size - 1)
             if phase is None:
                 self._add_moving(rows_of_run, begin, until - begin)
                 continue
@@ -170,7 +166,7 @@ class TokenWindows:
 
     def add(self, rows: csr_array, first: int) -> None:
         """Measure the windows that end in some rows, whose first position is `first`."""
-        new_rows = _part(rows, self.next - first, rows.shape[0])
+        new_rows = rows_between(rows, self.next - first, rows.shape[0])
         target = self._targets.shares[0]
         if not self._targets.is_constant:
             target = self._targets.shares[self._targets.phase_of(self.next + np.arange(new_rows.shape[0]))]
@@ -241,7 +237,7 @@ class FamilyMeasures:
                 advance(placed.shape[0])
         stop = self._first + rows.shape[0]
         first = min([stop, *(measure.next for measure in measures)])
-        self._kept, self._first = _part(rows, first - self._first, rows.shape[0]), first
+        self._kept, self._first = csr_array(rows[first - self._first :]), first  # a copy: a view would keep the block
         return deviations
 
     @property
@@ -253,7 +249,7 @@ class FamilyMeasures:
         tokens = np.diff(cumulative_tokens(placed))
         start, parts = self._position, []
         for begin, stop, phase in self._targets.stretches(start, start + placed.shape[0]):
-            part = _part(placed, begin - start, stop - start)
+            part = rows_between(placed, begin - start, stop - start)
             target = self._targets.shares[phase]
             if begin > 0 and begin in self._targets.starts:
                 # The sums are whole numbers within a phase; the deviation of the phases before is a vector.

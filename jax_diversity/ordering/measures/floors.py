@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int64, Integer
 from scipy.sparse import csr_array
 
 from jax_diversity.ordering.measures.windows import blocks, row_sums
@@ -94,21 +94,37 @@ def best_moduli(
     gains = pieces.sums(np.maximum(pieces.size - targets[pieces.group], 0.0))
     for candidate in _candidates(pieces, targets, largest):
         moduli = np.maximum(candidate, 1.0)  # φ needs d > 0; a group without tokens has candidates of 0
-        values = pieces.sums(rounded_pieces(pieces.size, moduli[pieces.group], targets[pieces.group]))
-        values -= num_windows * rounded_pieces(targets, moduli, targets)
+        rounding = Rounding.of(moduli, targets)
+        values = pieces.sums(rounding.rounded(pieces.group, pieces.size)) - num_windows * rounding.of_targets
         # The gain must be larger than rounding errors; otherwise we keep the modulus of the floor.
         better = values > gains + 1e-9 * targets
         best[better], gains[better] = moduli[better], values[better]
     return best
 
 
-def rounded_pieces(pieces: np.ndarray, moduli: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Compute φ of pieces with the moduli and targets of their groups."""
-    rest = targets - moduli * np.floor(targets / moduli)  # a; for pieces = T: φ(T) = (d - a) ⌊T / d⌋
-    # A quotient that is rounded up to a whole number gives a remainder just below 0, and φ stays right. (`np.divmod`
-    # would take three times as long.)
-    times = np.floor(pieces / moduli)
-    return (moduli - rest) * times + np.maximum(pieces - moduli * times - rest, 0.0)
+class Rounding(NamedTuple):
+    """The function φ of every group; see `best_moduli`."""
+
+    moduli: Float64[np.ndarray, " group"]  # d
+    rest: Float64[np.ndarray, " group"]  # a = T mod d
+    of_targets: Float64[np.ndarray, " group"]  # φ(T) = (d - a) ⌊T / d⌋
+
+    @classmethod
+    def of(cls, moduli: Float64[np.ndarray, " group"], targets: Float64[np.ndarray, " group"]) -> Rounding:
+        """Make φ from the moduli and the targets."""
+        # A quotient that is rounded up to a whole number gives a remainder just below 0, and φ stays right.
+        # (`np.divmod` would take three times as long.)
+        times = np.floor(targets / moduli)
+        rest = targets - moduli * times
+        return cls(moduli, rest, (moduli - rest) * times)
+
+    def rounded(
+        self, groups: Integer[np.ndarray, " piece"], pieces: Integer[np.ndarray, " piece"]
+    ) -> Float64[np.ndarray, " piece"]:
+        """Compute φ of pieces of some groups."""
+        moduli, rest = self.moduli[groups], self.rest[groups]
+        times = np.floor(pieces / moduli)
+        return (moduli - rest) * times + np.maximum(pieces - moduli * times - rest, 0.0)
 
 
 class Pieces(NamedTuple):
@@ -194,28 +210,25 @@ class WindowLimits:
         self._target, self._size, self._length = target, size, sequence_length
         self._num_positions = num_positions
         self._excess = KeptSum(num_positions % size)
-        self._moduli = None
+        self._rounding = None
         if pieces is not None and num_positions >= size and len(pieces.size):
-            self._targets = self._target * (size * sequence_length)
-            self._moduli = best_moduli(pieces, self._targets, num_positions / size)
+            targets = self._target * (size * sequence_length)
+            self._rounding = Rounding.of(best_moduli(pieces, targets, num_positions / size), targets)
             self._rounded = KeptSum(num_positions % size)
 
     def add(self, placed: csr_array) -> None:
         """Add the next positions."""
         self._excess.add(sequence_excess(placed, self._target, self._size, self._length))
-        if (moduli := self._moduli) is not None:
-            targets = self._targets
-            self._rounded.add(
-                row_sums(placed, lambda groups, tokens: rounded_pieces(tokens, moduli[groups], targets[groups]))
-            )
+        if self._rounding is not None:
+            self._rounded.add(row_sums(placed, self._rounding.rounded))
 
     def result(self) -> tuple[float, float]:
         """Return the floor and the bound."""
         num_windows = self._num_positions // self._size
         floor = self._excess.total / max(num_windows, 1)
-        if self._moduli is None:
+        if self._rounding is None:
             return floor, floor
-        least = float(rounded_pieces(self._targets, self._moduli, self._targets).sum())
+        least = float(self._rounding.of_targets.sum())
         total = self._rounded.total - num_windows * least
         return floor, max(floor, total / (num_windows * self._size * self._length))
 

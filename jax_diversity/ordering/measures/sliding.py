@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Float64, Int64, Integer, Shaped
 from scipy.sparse import csr_array
 
-from jax_diversity.ordering.measures.windows import cumulative_tokens, entries, group_sums
+from jax_diversity.ordering.measures.windows import cumulative_tokens, entries, group_sums, rows_between
 
 # A block has at most this many (group, start) cells, although only spans are stored. This bounds the number of spans at
 # the first start of a block (one per group).
@@ -39,6 +39,25 @@ class _Spans(NamedTuple):
     most: Int64[np.ndarray, " span"]  # largest number of tokens of the whole window
 
 
+class _GroupChanges(NamedTuple):
+    """The counts of a block's windows, group by group: a group has its count at the first start, and every change."""
+
+    first: Integer[np.ndarray, " group"]  # the index of the first count of every group
+    start: Integer[np.ndarray, " change"]  # the start position, counted from the first of the block
+    tokens: Int64[np.ndarray, " change"]  # the tokens of the group in the window from this start on
+
+    def spans(self, window_tokens: Int64[np.ndarray, " start"]) -> _Spans:
+        """Return the spans between the changes; `window_tokens` are the tokens of every window of the block."""
+        num_groups, num_starts = len(self.first), len(window_tokens)
+        begin = self.start.astype(np.int64)
+        groups = np.repeat(np.arange(num_groups), np.diff(self.first, append=len(begin)))
+        end = np.append(begin[1:], num_starts)
+        end[self.first[1:] - 1] = num_starts
+        fewest = _over_ranges(np.minimum, window_tokens, begin, end)
+        most = _over_ranges(np.maximum, window_tokens, begin, end)
+        return _Spans(groups, begin, end, self.tokens, fewest, most)
+
+
 def window_tv_all(placed: csr_array, target: Float64[np.ndarray, " group"], size: int) -> EveryStart:
     """Compute the mean and the largest TV of the windows of `size` positions over all start positions.
 
@@ -47,8 +66,8 @@ def window_tv_all(placed: csr_array, target: Float64[np.ndarray, " group"], size
     because the number of tokens in the window varies.
     """
     total, worst = 0.0, 0.0
-    for window_tokens, spans in _blocks(placed, size):
-        values = _block_tv(window_tokens, spans, target)
+    for window_tokens, changes in _blocks(placed, size):
+        values = _block_tv(window_tokens, changes.spans(window_tokens), target)
         total += float(values.sum())
         worst = max(worst, float(values.max()))
     return EveryStart(total / max(placed.shape[0] - size + 1, 1), worst)
@@ -57,7 +76,14 @@ def window_tv_all(placed: csr_array, target: Float64[np.ndarray, " group"], size
 def window_maximum(placed: csr_array, target: Float64[np.ndarray, " group"], size: int) -> float:
     """Compute the largest |share - τ| of any group in any window of `size` consecutive positions."""
     largest = 0.0
-    for _, spans in _blocks(placed, size):
+    for window_tokens, changes in _blocks(placed, size):
+        if (num_tokens := int(window_tokens[0])) > 0 and (window_tokens == num_tokens).all():
+            # The windows have equally many tokens: only the largest and the smallest count of a group matter.
+            above = np.maximum.reduceat(changes.tokens, changes.first) / num_tokens - target
+            below = target - np.minimum.reduceat(changes.tokens, changes.first) / num_tokens
+            largest = max(largest, float(above.max()), float(below.max()))
+            continue
+        spans = changes.spans(window_tokens)
         # The share of a span is largest or smallest where the window has the fewest or the most tokens: two candidates
         # per span.
         expected = target[spans.group]
@@ -95,8 +121,8 @@ def _block_tv(
     return np.where(window_tokens > 0, np.maximum(values, 0.0), 0.0)
 
 
-def _blocks(placed: csr_array, size: int) -> Iterator[tuple[Int64[np.ndarray, " start"], _Spans]]:
-    """Yield blocks of start positions: the windows' tokens at each start, and the spans."""
+def _blocks(placed: csr_array, size: int) -> Iterator[tuple[Int64[np.ndarray, " start"], _GroupChanges]]:
+    """Yield blocks of start positions: the windows' tokens at each start, and the groups' counts."""
     num_positions, num_groups = placed.shape[0], placed.shape[1]
     num_starts = num_positions - size + 1
     if num_starts < 1:
@@ -114,14 +140,14 @@ def _blocks(placed: csr_array, size: int) -> Iterator[tuple[Int64[np.ndarray, " 
         # At a start, the row before the start has left the window, and the last row of the window has entered. Changes
         # at `stop` belong to the next block.
         rows = min(stop, num_starts - 1)
-        changes = csr_array(placed[start + size : rows + size] - placed[start:rows])
-        yield window_tokens, _cut(sums, csr_array(changes[: stop - start - 1]), window_tokens)
+        changes = csr_array(rows_between(placed, start + size, rows + size) - rows_between(placed, start, rows))
+        yield window_tokens, _by_group(sums, rows_between(changes, 0, stop - start - 1))
         sums += changes.sum(axis=0)  # also the changes at `stop`: now these are the counts at the next start
 
 
-def _cut(sums: Int64[np.ndarray, " group"], changes: csr_array, window_tokens: Int64[np.ndarray, " start"]) -> _Spans:
-    """Make the spans of one block from the counts at its first start and the changes (start - 1, group) after it."""
-    num_groups, num_starts = len(sums), len(window_tokens)
+def _by_group(sums: Int64[np.ndarray, " group"], changes: csr_array) -> _GroupChanges:
+    """Sort the counts at the first start of a block, and the changes (start - 1, group) after it, by group."""
+    num_groups = len(sums)
     # The counts of the first start and the changes of later starts are the rows of one matrix. Its columns have the
     # changes of each group side by side, in the order of time. SciPy keeps the zeros that we store: a group without
     # tokens at the first start has a span, too.
@@ -133,16 +159,11 @@ def _cut(sums: Int64[np.ndarray, " group"], changes: csr_array, window_tokens: I
         ),
         shape=(changes.shape[0] + 1, num_groups),
     ).tocsc()
-    first, begin = columns.indptr[:-1], columns.indices.astype(np.int64)
-    groups = np.repeat(np.arange(num_groups), np.diff(columns.indptr))
+    first = columns.indptr[:-1]
     # The counts of a group are the running sum over all changes, minus its value before the group.
     running = np.cumsum(columns.data)
     counted = running - np.repeat((running - columns.data)[first], np.diff(columns.indptr))
-    end = np.append(begin[1:], num_starts)
-    end[first[1:] - 1] = num_starts
-    fewest = _over_ranges(np.minimum, window_tokens, begin, end)
-    most = _over_ranges(np.maximum, window_tokens, begin, end)
-    return _Spans(groups, begin, end, counted, fewest, most)
+    return _GroupChanges(first, columns.indices, counted)
 
 
 def _over_ranges(
