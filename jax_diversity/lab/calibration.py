@@ -17,6 +17,10 @@ The mean is that of the documents that are not longer than the longest evaluated
 losses of longer ones are not known: real ones are often of another kind (tables, mail attachments), and intervals that
 extrapolated the losses did not contain the true mean.
 
+If there is nothing to extrapolate to, the weights are the target tokens: the mean is the plain one. So it is if all
+documents were evaluated (a test set), and if the targets of the others are not known (a loss mask, turns of chats). The
+variance then is the noise of the documents alone.
+
 The ratios are constants and not estimated: twenty documents do not determine them, and estimates that are 0 by chance
 gave intervals that were far too short. The variance of the mean has two parts, the error of the prediction and the
 noise of the documents; the noise is also computed from every document's own residual, and the larger one counts,
@@ -41,6 +45,8 @@ _STEP = 0.15
 _PER_OCTAVE = 2
 _NUM_BINS = 128
 """Bins of half an octave of the length: enough for 2^63 tokens."""
+_NEARLY_ALL = 0.999
+"""From this share of the tokens on, all documents are evaluated; a document of one token can be without a target."""
 _BLOCK = 4096
 
 
@@ -50,12 +56,14 @@ class Family(NamedTuple):
     Attributes:
         codes: the group of every evaluated document.
         tokens: the tokens of all documents of the corpus, by dataset, group and bin of the length.
+        is_known: whether the target tokens of the documents that were not evaluated are known.
         has_effects: whether its groups have effects. Bins of lengths have none, because of the walk, and turns of chats
             have none, because a document has several.
     """
 
     codes: Int64[np.ndarray, " document"]
     tokens: Float64[np.ndarray, "dataset group bin"]
+    is_known: bool = True
     has_effects: bool = True
 
 
@@ -65,20 +73,35 @@ class Composition:
 
     Attributes:
         dataset: the dataset of every evaluated document.
-        bins: the bin of the length of every evaluated document (`length_bins`).
-        tokens: the tokens of all documents, by dataset and bin of the length.
+        document: its number, over all datasets: turns of a chat are evaluated one by one, but have one document.
+        lengths: its tokens.
+        tokens: the tokens of all documents, by dataset and bin of the length (`length_bins`).
         families: the families in which a document has one group.
+        is_known: whether the target tokens of the documents that were not evaluated are known.
     """
 
     dataset: Int64[np.ndarray, " document"]
-    bins: Int64[np.ndarray, " document"]
+    document: Int64[np.ndarray, " document"]
+    lengths: Int64[np.ndarray, " document"]
     tokens: Float64[np.ndarray, "dataset bin"]
     families: Mapping[str, Family]
+    is_known: bool = True
 
     def of(self, documents: Int64[np.ndarray, " part"]) -> Composition:
         """The composition with some of the evaluated documents; the datasets stay the same."""
         families = {name: each._replace(codes=each.codes[documents]) for name, each in self.families.items()}
-        return replace(self, dataset=self.dataset[documents], bins=self.bins[documents], families=families)
+        columns = {name: getattr(self, name)[documents] for name in ("dataset", "document", "lengths")}
+        return replace(self, families=families, **columns)
+
+    def has_others(self, documents: Int64[np.ndarray, " part"], group: tuple[str, int] | None = None) -> bool:
+        """Whether the corpus, or a group, has more documents than these whose target tokens are known."""
+        known, tokens = self.is_known, self.tokens
+        if group is not None:
+            family = self.families[group[0]]
+            known, tokens = known and family.is_known, family.tokens[:, group[1]]
+        documents = documents[np.unique(self.document[documents], return_index=True)[1]]
+        evaluated = np.bincount(self.dataset[documents], self.lengths[documents], len(tokens))
+        return known and bool((evaluated < _NEARLY_ALL * tokens.sum(axis=1)).any())
 
 
 class Calibrated(NamedTuple):
@@ -118,6 +141,8 @@ def calibrated_mean(
     targets: Num[np.ndarray, " document"],
     composition: Composition,
     group: tuple[str, int] | None = None,
+    *,
+    has_others: bool = True,
 ) -> Calibrated:
     """Estimate the mean of all documents up to the longest evaluated ones, or of those of one group, from at least two.
 
@@ -126,6 +151,7 @@ def calibrated_mean(
         targets: its number of target tokens; among several datasets, a dataset counts by those of its documents.
         composition: what is known of these documents, and of all documents.
         group: a family and the number of its group, to which these documents belong; None for all documents.
+        has_others: whether there are more documents (`Composition.has_others`); if not, the mean is the plain one.
     """
     # With V = I + Z Z', as a multiple of σ², and few columns of Z: V⁻¹ = I - Z (I + Z'Z)⁻¹ Z' (Woodbury).
     columns, means, extent, longer = _design(targets, composition, group)
@@ -136,7 +162,7 @@ def calibrated_mean(
 
     shared = columns @ means  # the covariance of every document with the mean of all
     ones, along = solved(np.ones(len(values))), solved(shared)
-    weights = ones * ((1 - along.sum()) / ones.sum()) + along
+    weights = ones * ((1 - along.sum()) / ones.sum()) + along if has_others else targets / targets.sum()
     # P = V⁻¹ - V⁻¹ 1 1' V⁻¹ / 1' V⁻¹ 1; a residual (P y)_i has the variance σ² P_ii.
     residuals = solved(values)
     residuals -= ones * (residuals.sum() / ones.sum())
@@ -146,11 +172,12 @@ def calibrated_mean(
         diagonal[first : first + _BLOCK] -= np.einsum("ij,ij->i", block, cho_solve(inner, block.T).T)
     variance = max(float(values @ residuals), 0.0) / (len(values) - 1)
     reached = columns.T @ weights
-    of_effects = max(extent - 2 * float(weights @ shared) + float(reached @ reached), 0.0)
+    of_effects = max(extent - 2 * float(weights @ shared) + float(reached @ reached), 0.0) if has_others else 0.0
     own = weights * residuals / np.sqrt(np.maximum(diagonal, np.finfo(float).eps))
     noise = max(variance * float(weights @ weights), float(own @ own))
     skewness, worth = float(skewness_of_mean(own)), 1 / float(weights @ weights)
-    return Calibrated(float(weights @ values), variance * of_effects + noise, skewness, worth, longer)
+    mean, longer = float(weights @ values), longer if has_others else 0.0
+    return Calibrated(mean, variance * of_effects + noise, skewness, worth, longer)
 
 
 def _design(
@@ -163,7 +190,8 @@ def _design(
         also of groups without an evaluated document; and the share of the tokens in longer documents.
     """
     tokens = composition.tokens if group is None else composition.families[group[0]].tokens[:, group[1]]
-    top = int(composition.bins.max()) + 1
+    bins = length_bins(composition.lengths)
+    top = int(bins.max()) + 1
     of_dataset = np.bincount(composition.dataset, targets, len(tokens)) / targets.sum()
 
     def per_token(counted: Float64[np.ndarray, "dataset bin"]) -> Float64[np.ndarray, " dataset"]:
@@ -175,7 +203,7 @@ def _design(
     shares = tokens[:, :top] * scale[:, None]
     # A document has made all steps of the walk up to its own bin.
     beyond = np.cumsum(shares.sum(axis=0)[::-1])[::-1]
-    made = np.sqrt(_STEP) * (composition.bins[:, None] >= np.arange(1, top))
+    made = np.sqrt(_STEP) * (bins[:, None] >= np.arange(1, top))
     blocks, means = [sparse.csr_array(made)], [np.sqrt(_STEP) * beyond[1:]]
     extent = _STEP * float(beyond[1:] @ beyond[1:])
     effects = [(composition.dataset, shares.sum(axis=1))] if len(tokens) > 1 else []

@@ -21,7 +21,6 @@ from jax_diversity.lab.calibration import (
     Composition,
     Family,
     calibrated_mean,
-    length_bins,
     tokens_by_group,
 )
 from jax_diversity.lab.group_losses import document_codes, document_families
@@ -71,7 +70,9 @@ class MeanLoss(MeanInterval):
         pair = f"; {_ONE_PAIR}" if self.is_difference else ""
         if np.isnan(self.error):
             return f"{self.mean:.4f} nats per token ({number}; {TOO_FEW}{pair})"
-        facts = [f"{number} worth {self.worth:,.0f}", f"their plain mean {self.plain:.4f}"]
+        facts = [f"{number} worth {self.worth:,.0f}"]
+        if f"{self.plain:.4f}" != f"{self.mean:.4f}":
+            facts.append(f"their plain mean {self.plain:.4f}")
         if self.longer >= _MENTIONED:
             facts.append(f"longer documents ({self.longer:.0%} of the corpus) are not included")
         return f"{self.mean:.4f} ± {self.reach:.4f} nats per token ({'; '.join(facts)}{pair})"
@@ -85,8 +86,9 @@ class Evaluated:
     of them been trained on; `longer` is the share of the tokens in longer documents. The lengths and groups of all
     documents are known, so the mean is calibrated on them (see `lab/calibration.py`). The 95 % interval uses Student's
     quantile with a correction for skewed losses. It includes the chance that other documents would have been evaluated.
-    It does not include the chance of other seeds of the training. Copies count as one document. With a loss mask, the
-    shares of the evaluated documents take the place of the corpus's, because the targets of the others are not known.
+    It does not include the chance of other seeds of the training. Copies count as one document. If all documents of the
+    datasets are evaluated (a test set), the mean is their plain mean; and also with a loss mask or by turns of chats,
+    because the targets of the other documents are not known.
 
     Attributes:
         sums: summed loss of every document, in nats; with `by="role"` or `by="turn"`, of every turn of a chat.
@@ -213,7 +215,9 @@ class Evaluated:
         plain = float(sums.sum() / targets) if targets else float("nan")
         if number < LEAST:
             return MeanLoss(plain, np.nan, np.nan, plain, targets, number, np.nan, np.nan, self.is_difference)
-        found = calibrated_mean(sums / counts, counts, self.composition.of(documents[first]), group)
+        has_others = self.composition.has_others(documents, group)
+        composition = self.composition.of(documents[first])
+        found = calibrated_mean(sums / counts, counts, composition, group, has_others=has_others)
         error = float(np.sqrt(found.variance))
         reach = float(student_reach(error, number - 1, found.skewness))
         return MeanLoss(found.mean, error, reach, plain, targets, number, found.worth, found.longer, self.is_difference)
@@ -440,32 +444,25 @@ def _composition(
     *,
     masked: bool,
 ) -> Composition:
-    """The lengths and groups of the kept documents, and the tokens of all documents, or of the kept ones if masked."""
+    """The lengths and groups of the kept documents, and the tokens of all; if `masked`, not all tokens are targets."""
     lengths = [np.asarray(dataset.tokens.document_lengths) for dataset in datasets]
     dataset_of = np.repeat(np.arange(len(datasets)), [len(documents) for documents in kept])
 
     def table(every: list[np.ndarray], num_groups: int) -> Float64[np.ndarray, "dataset group bin"]:
-        counted = [np.unique(documents) if masked else slice(None) for documents in kept]
-        parts = zip(every, lengths, counted, strict=True)
-        return np.stack([tokens_by_group(codes[part], num_groups, own[part]) for codes, own, part in parts])
+        parts = zip(every, lengths, strict=True)
+        return np.stack([tokens_by_group(codes, num_groups, of_dataset) for codes, of_dataset in parts])
 
-    def table_of_turns(codes: np.ndarray, num_groups: int) -> Float64[np.ndarray, "dataset group bin"]:
-        """Count a document once for every group that a turn of it has: the turns of other documents are not known."""
-        found = []
-        for number, (documents, own) in enumerate(zip(kept, lengths, strict=True)):
-            pairs = np.unique(np.stack([documents, codes[dataset_of == number]]), axis=1)
-            found.append(tokens_by_group(pairs[1], num_groups, own[pairs[0]]))
-        return np.stack(found)
-
+    whole = table([np.zeros(len(own), np.int64) for own in lengths], 1)[:, 0]
+    # Which turns the other documents have is not known.
+    no_tokens = np.zeros_like(whole)[:, None]
     known = {
-        name: Family(codes, table_of_turns(codes, len(names)), has_effects=False)
+        name: Family(codes, no_tokens.repeat(len(names), axis=1), is_known=False, has_effects=False)
         if every is None
         else Family(codes, table(every, len(names)), has_effects=name != "length")
         for name, (names, codes, every) in families.items()
     }
-    whole = table([np.zeros(len(own), np.int64) for own in lengths], 1)[:, 0]
-    bins = length_bins(np.concatenate([own[documents] for own, documents in zip(lengths, kept, strict=True)]))
-    return Composition(dataset_of, bins, whole, known)
+    of_kept = np.concatenate([of_dataset[documents] for of_dataset, documents in zip(lengths, kept, strict=True)])
+    return Composition(dataset_of, _apart(kept), of_kept.astype(np.int64), whole, known, is_known=not masked)
 
 
 def _turn_groups(tables: list[_Table], family: str) -> tuple[tuple[str, ...], Int64[np.ndarray, " part"], None]:

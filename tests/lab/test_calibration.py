@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -73,7 +74,7 @@ def composition(
 
     families = {name: Family(code[evaluated], tokens(code)) for name, code in codes.items()}
     whole = tokens(np.zeros(len(lengths), int))[:, 0]
-    return Composition(dataset[evaluated], length_bins(lengths)[evaluated], whole, families)
+    return Composition(dataset[evaluated], evaluated, lengths[evaluated], whole, families)
 
 
 def corpus(rng: np.random.Generator, number: int, num_datasets: int = 1) -> tuple[Any, Any, Any]:
@@ -181,3 +182,40 @@ def test_bins_of_half_an_octave() -> None:
     assert table[:, 4].tolist() == [4, 9]
     assert table.sum() == 13
     assert all(low <= high for low, high in pairwise(length_bins(np.arange(1, 5000))))
+
+
+@pytest.mark.parametrize("num_datasets", [1, 2])
+def test_without_other_documents_the_mean_is_the_plain_one(num_datasets: int) -> None:
+    rng = np.random.default_rng(2)
+    lengths, codes, dataset = corpus(rng, 60, num_datasets)
+    every = np.arange(60)
+    known = composition(lengths, codes, dataset, every)
+    values, targets = rng.normal(3, 1, 60), lengths - 1
+    assert not known.has_others(every)
+    assert known.has_others(every[1:])
+    of_group = np.flatnonzero(codes["source"] == 0)
+    assert not known.has_others(of_group, ("source", 0))
+    assert known.has_others(of_group[1:], ("source", 0))
+    unknown = replace(known, is_known=False)
+    assert not unknown.has_others(every[1:])
+    found = calibrated_mean(values, targets, known, has_others=False)
+    assert found.mean == pytest.approx(values @ targets / targets.sum())
+    assert found.longer == 0
+    # The noise of the documents is that of a weighted mean with these weights.
+    shares = targets / targets.sum()
+    assert found.variance >= values.var(ddof=1) * 0.5 * shares @ shares
+
+
+def test_intervals_of_a_whole_test_set_hold_the_mean_of_its_kind() -> None:
+    """Other documents of the same lengths and sources: of 95 % intervals at least 92 % hold their expected mean."""
+    rng = np.random.default_rng(3)
+    held = []
+    for _ in range(60):
+        lengths, codes, dataset = corpus(rng, 84)
+        known = composition(lengths, codes, dataset, np.arange(84))
+        expected = 3 - 0.15 * np.log(lengths / 150) + rng.normal(0, 0.3, 10)[codes["source"]]
+        for _ in range(5):
+            found = calibrated_mean(expected + rng.normal(0, 0.4, 84), lengths, known, has_others=False)
+            reach = student_reach(found.variance**0.5, 83, found.skewness)
+            held.append(abs(found.mean - expected @ lengths / lengths.sum()) <= reach)
+    assert np.mean(held) >= 0.92

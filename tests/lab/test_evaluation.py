@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 import jax_diversity as jd
-from jax_diversity.lab.calibration import Composition, Family, length_bins, tokens_by_group
+from jax_diversity.lab.calibration import Composition, Family, tokens_by_group
 from jax_diversity.lab.evaluation import Evaluated, MeanLoss
 from jax_diversity.lab.group_losses import document_families
 from jax_diversity.pipeline.tables import held_out_line
@@ -200,7 +200,9 @@ def test_groups_without_an_interval_say_so() -> None:
         np.array([2, 4, 1, 0]),
         np.array([0, 0, 1, 2]),
         {"source": (("a", "b"), codes)},
-        Composition(np.zeros(4, int), codes, np.ones((1, 128)), {"source": Family(codes, np.ones((1, 2, 128)))}),
+        Composition(
+            np.zeros(4, int), np.arange(4), codes, np.ones((1, 128)), {"source": Family(codes, np.ones((1, 2, 128)))}
+        ),
     )
     assert found.loss.mean == pytest.approx(15 / 7)
     assert found.loss.num_documents == 2
@@ -233,7 +235,7 @@ def of_sources(names: tuple[str, ...], sources: list[int]) -> Evaluated:
     number = len(sources)
     sums, counts, codes = np.random.default_rng(0).normal(30, 1, number), np.full(number, 10), np.array(sources)
     family = Family(codes, tokens_by_group(codes, len(names), counts)[None])
-    whole = Composition(np.zeros(number, int), length_bins(counts), family.tokens.sum(axis=1), {"source": family})
+    whole = Composition(np.zeros(number, int), np.arange(number), counts, family.tokens.sum(axis=1), {"source": family})
     return Evaluated(sums, counts, np.arange(number), {"source": (names, codes)}, whole)
 
 
