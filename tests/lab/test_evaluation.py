@@ -126,6 +126,12 @@ def test_means_and_errors_are_those_of_a_slow_reference(built: jd.Dataset) -> No
         members = np.flatnonzero(np.array(sources) == name)
         assert_is(mean, plain_mean(by_copies(built, own)), calibrated(built, own, members))
     assert sum(mean.num_targets for mean in found.by_group("length").values()) == found.loss.num_targets
+    frame = found.to_frame()
+    assert len(frame) == 1 + len(by_source) + len(found.by_group("length"))
+    assert frame["mean"][0] == found.loss.mean
+    of_sources = frame.query("family == 'source'").set_index("group")
+    assert of_sources["high"].to_dict() == {name: mean.high for name, mean in by_source.items()}
+    assert of_sources["num_targets"].sum() == found.loss.num_targets
     values = found.values()
     assert values["validation_loss"] == found.loss.mean
     assert values["validation_loss_high"] == found.loss.high
