@@ -128,12 +128,12 @@
     const better = (row) => row.mean < row.baseline_mean;
     const about = rows.map((row) => element("div", { class: "verdict" },
       row.gap_closed == null ? element("span") // nothing to judge: a shuffle is at the floor
-        : element("span", { class: `tag ${better(row) ? "good" : "warn"}` }, better(row) ? "✓ better" : "not better"), sentence(row.sentence)));
+        : element("span", { class: `tag ${better(row) ? "good" : "warn"}` }, better(row) ? "✓ better" : row.mean > row.baseline_mean ? "worse" : "equal"), sentence(row.sentence)));
     if (!rows.length && values.verdicts.length)
       about.push(element("p", { class: "hint" }, "Too few windows of this size to compare; choose a smaller one."));
     if (compared.length > 1)
       about.push(element("p", { class: "hint" }, `Over all orderings, families and window sizes, the mean is better than the shuffle's in ` +
-        `${compared.filter(better).length} of ${compared.length} comparisons; in ${held}, even the worst window is better than the shuffle's best.`));
+        `${compared.filter(better).length} of ${compared.length} comparisons; in ${held}, every window is better than every window of the shuffle.`));
     if (!values.verdicts.length) about.push(element("div", { class: "note" }, sentence(values.summary.verdict)));
     find("verdict").replaceChildren(...about);
   }

@@ -154,7 +154,7 @@ class Verdict(Displayed):
         pairs = {family: pair for (family, size), pair in self.comparisons.items() if size == self.window}
         if not pairs:
             return ""
-        kind = "batch" if self.is_batch else "window"
+        kind, kinds = ("batch", "batches") if self.is_batch else ("window", "windows")
         how, number = _outcome([(tv.worst, shuffled.worst) for tv, shuffled in pairs.values()])
         named = [
             f"{family} {decimal(tv.worst)} against {decimal(shuffled.worst)}"
@@ -162,13 +162,18 @@ class Verdict(Displayed):
         ]
         more = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
         text = (
-            f" Its worst {kind} is {how} the worst {kind} of the shuffle by {number} of "
+            f" Its worst {kind} is {how} the worst {kind} of the shuffle in {number} of "
             f"{counted(len(pairs), 'family')} (TV by {', '.join(named)}{more})."
         )
         separated = [family for family, (tv, shuffled) in pairs.items() if tv.worst < shuffled.best]
+        overlapping = [family for family in pairs if family not in separated]
+        claims = []
         if separated:
-            text += f" By {', '.join(separated)}, every {kind} is better than every {kind} of the shuffle."
-        return text
+            claims.append(f"By {', '.join(separated)}, every {kind} is better than every {kind} of the shuffle")
+        if overlapping and how == _BETTER:
+            which = f"by {', '.join(overlapping)}" if separated else "By every family"
+            claims.append(f"{which}, some {kinds} of the shuffle are at least as good as its worst {kind}")
+        return f"{text} {'; '.join(claims)}." if claims else text
 
     @property
     def cells(self) -> Cells:
