@@ -377,6 +377,12 @@ class Characteristics(TokenCounts, Displayed):
 def _as_counts(name: str, matrix: Any) -> csr_array:
     try:
         entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
+        if entries.dtype.kind in "OSU":
+            raise UserError(
+                f"Family {name!r} must be a matrix (sequence, group) of token counts, or one label per sequence, found "
+                f"labels of the shape {entries.shape}; give each column of labels as a family of its own: "
+                "{'source': [...], 'language': [...]}."
+            )
         if entries.ndim == 2 and issparse(entries):
             # We check before the first conversion: SciPy's compiled code reads and writes wherever the indices point.
             _check_indices(entries)
@@ -385,6 +391,8 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
         if entries.ndim == 2 and not (issparse(entries) and entries.format == "csr"):
             entries = entries.tocoo() if issparse(entries) else coo_array(entries)
             _check_indices(entries)
+    except UserError:
+        raise
     except Exception as error:  # arrays of other libraries raise various errors when NumPy converts them
         reason = in_one_line(error)
         raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {reason}.") from None

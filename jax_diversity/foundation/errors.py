@@ -10,7 +10,7 @@ from collections.abc import Iterable
 _LONGEST_SENTENCE, _LONGEST_PART = 1500, 300
 _QUOTES = reprlib.Repr()  # shortens long lists while it writes them, without writing them completely first
 _QUOTES.maxlevel, _QUOTES.maxstring, _QUOTES.maxother, _QUOTES.maxlong = 3, _LONGEST_PART, _LONGEST_PART, _LONGEST_PART
-_QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxdict = _QUOTES.maxset = _QUOTES.maxfrozenset = 20
+_QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxdict = _QUOTES.maxset = _QUOTES.maxfrozenset = 6
 
 
 class UserError(ValueError):

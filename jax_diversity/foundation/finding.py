@@ -10,13 +10,19 @@ from jax_diversity.foundation.errors import UserError
 
 
 def existing_dataset(out: str) -> str:
-    """A dataset's folder or address as given; if there is no dataset, the error suggests one in the working folder."""
+    """A dataset's folder or address as given; if there is no dataset, the error suggests one in the same folder."""
     check_folder_name("out", out)
     folder = Path(out)
     if "://" in out or (folder / "manifest.json").is_file():
         return out
+    raise UserError(f"Expected a dataset in {out}, {not_found(folder, '--out ')}")
+
+
+def not_found(folder: Path, option: str = "") -> str:
+    """The end of the error for a folder without a dataset: what it is, and a dataset beside it that may be meant."""
     found = "no manifest.json in it" if folder.is_dir() else "a file" if folder.exists() else "no such folder"
-    others = sorted(path.parent.name for path in Path().glob("*/manifest.json"))
-    near = difflib.get_close_matches(out, others, n=1) or (others if len(others) == 1 else [])
-    advice = f"did you mean --out {near[0]}?" if near else "make one with `jax-diversity build` or `demo`."
-    raise UserError(f"Expected a dataset in {out}, found {found}; {advice}")
+    others = sorted(path.parent.name for path in folder.parent.glob("*/manifest.json"))
+    near = difflib.get_close_matches(folder.name, others, n=1) or (others if len(others) == 1 else [])
+    if not near:
+        return f"found {found}; make one with `jax-diversity build` or `demo`."
+    return f"found {found}; did you mean {option}{folder.parent / near[0]}?"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Cells = list[list[str]]
 """Lines of cells; the first line is the header, the first column has the names."""
 WIDTH = 80
-_NAME_WIDTH = 32
+_NAME_WIDTH = 36
 
 
 def aligned(cells: Cells) -> str:

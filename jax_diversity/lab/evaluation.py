@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Float64, Int32, Int64
 
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_function
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import optional
 from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.calibration import (
     Composition,
@@ -152,6 +153,33 @@ class Evaluated:
         """
         found = self.by_group(family)
         return [name for name in self.groups[family][0] if name not in found]
+
+    def to_frame(self) -> Any:
+        """Return the mean losses as a `pandas.DataFrame`: a row for all documents, and one for every group.
+
+        The columns are the family and the group (None in the row of all documents), the mean and its interval in nats
+        per token (NaN with few documents), and the numbers of target tokens and of documents.
+
+        Raises:
+            UserError: pandas is not installed.
+
+        Example:
+            >>> found.to_frame().query("family == 'source'").sort_values("mean")
+        """
+        means = [(None, None, self.loss)]
+        means += [(family, name, loss) for family in self.groups for name, loss in self.by_group(family).items()]
+        return optional("pandas", None).DataFrame(
+            {
+                "family": family,
+                "group": name,
+                "mean": loss.mean,
+                "low": loss.low,
+                "high": loss.high,
+                "num_targets": loss.num_targets,
+                "num_documents": loss.num_documents,
+            }
+            for family, name, loss in means
+        )
 
     def reference(self, family: str) -> dict[str, Float64[np.ndarray, " group"]]:
         """The mean losses of a family's groups as reference losses for `watch_batches`; NaN for groups without targets.

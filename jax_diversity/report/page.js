@@ -15,13 +15,14 @@
     find("first").append(sentence(verdict));
     // One line a family, or one line an order, so that the table fits a narrow page.
     const [[title, ...families] = [], ...lines] = values.summary.table;
-    const byOrder = lines.length - 1 > families.length;
     find("first-table").hidden = find("first-legend").hidden = !title;
     // The closed gap, which the sentence is about, comes first: the end of a wide table is hidden on a narrow page.
-    const columns = [...lines.filter(([name]) => name === "gap closed"), ...lines.filter(([name]) => name !== "gap closed")];
+    const isGap = ([name]) => name.startsWith("gap closed");
+    const rows = lines.filter((line) => !isGap(line));
+    const columns = [...lines.filter(isGap), ...rows];
+    const byOrder = rows.length > families.length;
     if (title && byOrder) {
       const gaps = new Map(values.summary.gaps_closed.map(({ ordering: name, mean }) => [name, percent(mean)]));
-      const rows = lines.filter(([name]) => name !== "gap closed");
       find("first-table").append(table([title, "gap closed", ...families.map((family) => foreign(family))],
         rows.map(([name, ...cells]) => [foreign(name), gaps.get(name) ?? "–", ...cells]),
         (at) => (rows[at][0] === values.summary.main_ordering ? "main" : null)));
@@ -127,12 +128,12 @@
     const better = (row) => row.mean < row.baseline_mean;
     const about = rows.map((row) => element("div", { class: "verdict" },
       row.gap_closed == null ? element("span") // nothing to judge: a shuffle is at the floor
-        : element("span", { class: `tag ${better(row) ? "good" : "warn"}` }, better(row) ? "✓ better" : "not better"), sentence(row.sentence)));
+        : element("span", { class: `tag ${better(row) ? "good" : "warn"}` }, better(row) ? "✓ better" : row.mean > row.baseline_mean ? "worse" : "equal"), sentence(row.sentence)));
     if (!rows.length && values.verdicts.length)
       about.push(element("p", { class: "hint" }, "Too few windows of this size to compare; choose a smaller one."));
     if (compared.length > 1)
       about.push(element("p", { class: "hint" }, `Over all orderings, families and window sizes, the mean is better than the shuffle's in ` +
-        `${compared.filter(better).length} of ${compared.length} comparisons; in ${held}, even the worst window is better than the shuffle's best.`));
+        `${compared.filter(better).length} of ${compared.length} comparisons; in ${held}, every window is better than every window of the shuffle.`));
     if (!values.verdicts.length) about.push(element("div", { class: "note" }, sentence(values.summary.verdict)));
     find("verdict").replaceChildren(...about);
   }

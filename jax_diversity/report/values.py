@@ -14,8 +14,8 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
                  first row is the head; empty without a verdict), gaps_closed [{ordering, mean}] in the main
                  window, sentences and next [text with `names`],
                  cards [{label, value, detail}], batch_size?
-    verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
-                   baseline_mean, gap_closed?, sentence}]
+    verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, baseline_worst,
+                   mean, baseline_mean, gap_closed?, sentence}]
     corpus       num_documents, text_bytes, num_tokens, num_empty, num_duplicates, num_duplicate_groups,
                  largest_duplicate_group, skipped [{reason, records}],
                  length_summary {shortest?, median?, nine_tenths?, longest?}, lengths {edges, documents, tokens},
@@ -170,8 +170,9 @@ def with_summary(
     documents, tokens = words.compact(corpus["num_documents"]), words.compact(corpus["num_tokens"])
     documents_per_cluster = round(corpus["num_documents"] / max(clusters["num_clusters"], 1))
     sequences, length = words.compact(packing["num_sequences"]), packing["sequence_length"]
+    text = f"{words.size_in_words(corpus['text_bytes'])} of text" if corpus["text_bytes"] else "read as tokens"
     cards = [
-        ("Documents", documents, f"{words.size_in_words(corpus['text_bytes'])} of text"),
+        ("Documents", documents, text),
         ("Tokens", tokens, f"{packing['num_tokens_kept']:,} in sequences"),
         ("Sequences", sequences, f"of {length:,} tokens, for training"),
         ("Clusters", f"{clusters['num_clusters']:,}", f"of similar documents, about {documents_per_cluster:,} in each"),
@@ -212,9 +213,8 @@ def summary_values(
         if verdict is not None and (closed := verdict.mean_gap_closed) is not None:
             where = f"mean of the families, windows of {verdict.window:,}"
             judged.append(("Gap closed", words.percent(closed), f"from shuffle to floor, {where}"))
-        worst, best = words.against(first["worst"], first["baseline_best"])
-        how = "better than" if first["holds"] else "not better than"
-        detail = f"TV by {first['family']}: {how} the best window of {first['baseline']}, {best}; smaller is better"
+        worst, baseline_worst = words.against(first["worst"], first["baseline_worst"])
+        detail = f"TV by {first['family']}; worst window of {first['baseline']}: {baseline_worst}; smaller is better"
         judged.append((f"Worst window of {first['ordering']}", worst, detail))
     families = values["ordering"]["families"]
     number = values["run"]["num_positions"] if values.get("run") else values["packing"]["num_sequences"]

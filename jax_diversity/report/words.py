@@ -59,8 +59,10 @@ def corpus_sentence(values: Mapping[str, Any]) -> str:
     sequences = counted(packing["num_sequences"], "sequence")
     validation = packing["num_validation_sequences"]
     kept_apart = f", and {validation:,} more for validation" if validation else ""
+    # A corpus of tokens has documents without a text.
+    text = f" with {size_in_words(corpus['text_bytes'])} of text" if corpus["text_bytes"] else ""
     return (
-        f"{counted(corpus['num_documents'], 'document')} with {size_in_words(corpus['text_bytes'])} of text became "
+        f"{counted(corpus['num_documents'], 'document')}{text} became "
         f"{counted(corpus['num_tokens'], 'token')} and {sequences} of {packing['sequence_length']:,} "
         f"tokens to train on{kept_apart}.{_weights_sentence(packing)}{_chats_sentence(packing)}"
     )
@@ -131,14 +133,17 @@ def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
 
 def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     """Compare one ordering with the baseline, by one family, at one window size."""
-    worst, best = against(verdict["worst"], verdict["baseline_best"])
+    worst, baseline_worst = against(verdict["worst"], verdict["baseline_worst"])
     mean, baseline_mean = against(verdict["mean"], verdict["baseline_mean"])
-    holds = "even the worst window" if verdict["holds"] else "the worst window"
-    return (
+    text = (
         f"By {verdict['family']}, windows of {counted(verdict['window_size'], 'sequence')} have a mean TV of {mean} "
-        f"with `{verdict['ordering']}` and {baseline_mean} with {_shuffle(verdict)}; {holds} ({worst}) is "
-        f"{'' if verdict['holds'] else 'not '}better than the best of {_shuffle(verdict)} ({best})."
+        f"with `{verdict['ordering']}` and {baseline_mean} with {_shuffle(verdict)}; the worst windows have {worst} "
+        f"and {baseline_worst}."
     )
+    if verdict["holds"]:
+        worst, best = against(verdict["worst"], verdict["baseline_best"])
+        text += f" The worst window ({worst}) is better than the best of {_shuffle(verdict)} ({best})."
+    return text
 
 
 def _shuffle(verdict: Mapping[str, Any]) -> str:

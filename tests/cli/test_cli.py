@@ -91,7 +91,7 @@ def test_measure_prints_a_table_and_json(built: Path, tmp_path: Path, capsys: py
     assert table.startswith("`balance` is better than a shuffle in 4 of 4 comparisons")
     rows = table.partition("\n\n")[2].splitlines()[1:5]
     assert [line.split()[0] for line in rows] == ["uniform_shuffle", "balance", "floor", "gap"]
-    assert len(table.splitlines()) < 15
+    assert len(table.splitlines()) < 20
     assert max(map(len, table.splitlines())) <= 80
     assert main(["measure", "--out", str(built), "--windows", "16", "--quiet", "--curves"]) == 0
     assert "cluster: TV of windows of 16; scale " in capsys.readouterr().out
@@ -298,6 +298,15 @@ def test_help_of_every_verb(capsys: pytest.CaptureFixture, monkeypatch) -> None:
         assert "--out" in text
         assert "(default: )" not in text
         assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("verb", "option", "meaning"), [("order", "page", "Draw"), ("inspect", "compare", "Show")])
+def test_help_of_an_option_that_turns_something_off_says_so(
+    verb: str, option: str, meaning: str, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    assert f"--no-{option} Turns this off: {meaning} the " in " ".join(capsys.readouterr().out.split())
 
 
 def test_help_lists_comparisons_after_the_methods_of_our_own(capsys: pytest.CaptureFixture) -> None:

@@ -133,6 +133,18 @@ def test_means_and_errors_are_those_of_a_slow_reference(built: jd.Dataset) -> No
     assert json.loads(json.dumps(values, allow_nan=False)) == values
 
 
+def test_mean_losses_as_a_frame_of_pandas(built: jd.Dataset) -> None:
+    pytest.importorskip("pandas")
+    found = evaluator(built, by=("source", "length"))(token_losses)
+    by_source = found.by_group("source")
+    frame = found.to_frame()
+    assert len(frame) == 1 + len(by_source) + len(found.by_group("length"))
+    assert frame["mean"][0] == found.loss.mean
+    of_sources = frame.query("family == 'source'").set_index("group")
+    assert of_sources["high"].to_dict() == {name: mean.high for name, mean in by_source.items()}
+    assert of_sources["num_targets"].sum() == found.loss.num_targets
+
+
 @pytest.mark.parametrize("size", [1, 5, 64])
 def test_batch_size_order_and_names_change_nothing(built: jd.Dataset, size: int) -> None:
     whole = evaluator(built)(token_losses)

@@ -44,6 +44,8 @@ def test_labels_beside_counts_have_the_tokens_of_the_sequences() -> None:
         (np.array(["a", None], object), "found None at 1"),
         (["a", float("nan")], "found nan at 1"),
         ({"a": []}, "found no label"),
+        ([("web", "en"), ("code", "de")], r"'group' must be .* found labels of the shape \(2, 2\); give each column"),
+        ({"a": np.array([["web"], ["code"]], object)}, r"found labels of the shape \(2, 1\); give each column"),
     ],
 )
 def test_other_labels_are_refused(counts: Any, sentence: str) -> None:

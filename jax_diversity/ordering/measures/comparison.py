@@ -249,7 +249,7 @@ class Comparison(Displayed):
         return Display(f"Mean TV of aligned windows{ratio}{advice}", [("", cells)])
 
     def __str__(self) -> str:
-        return f"{self._display().text}\n{LEGEND}\nAll numbers: .table(), .markdown(), .as_dict()"
+        return f"{self._display().text}\n{LEGEND}\nAll numbers: .table(), .markdown(), .to_frame(), .as_dict()"
 
     __repr__ = __str__
 

@@ -1,10 +1,10 @@
-"""The verdict on an order: one sentence and one small table, from the mean TV of its windows and of a shuffle's."""
+"""The verdict on an order: some sentences and one small table, from the TV of its windows and of a shuffle's."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from jax_diversity.foundation.tables import Cells, Display, Displayed
@@ -32,7 +32,8 @@ LEGEND = "TV: share of a window's tokens in a wrong group; no order is below the
 _LEAST_WINDOWS = 4
 """The smallest number of windows for which a verdict has no reservation."""
 _MOST_NAMED = 2
-"""The largest number of comparisons that a sentence names."""
+"""The largest number of comparisons that a sentence names; the table has all families."""
+_BETTER = "better than"
 
 
 def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
@@ -60,14 +61,19 @@ class Verdict(Displayed):
         reference: the name of the shuffle.
         means: ordering -> TV of the windows, by family and window size.
         window: the window size of the table; None if there are no windows.
-        is_batch: whether this is the global batch size of training.
+        batch_size: the global batch size of training; None if it is unknown.
     """
 
     ordering: str | None
     reference: str
     means: Mapping[str, Means]
     window: int | None
-    is_batch: bool
+    batch_size: int | None
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the window size of the table is the batch size."""
+        return self.window is not None and self.window == self.batch_size
 
     @property
     def comparisons(self) -> dict[tuple[str, int], tuple[WindowTV, WindowTV]]:
@@ -95,7 +101,7 @@ class Verdict(Displayed):
 
     @property
     def sentence(self) -> str:
-        """Where the order is better than a shuffle, where it is not, how much, and whether in every window."""
+        """Where the order is better than a shuffle, where it is worse, how much, and its worst window."""
         if self.ordering is None:
             return "There is only a shuffle; make an order with `jax-diversity order`, and compare it."
         compared = self.comparisons
@@ -104,20 +110,19 @@ class Verdict(Displayed):
                 f"`{self.ordering}` cannot be better than a shuffle here: a shuffle already has the corpus's mixture "
                 "in every window, or there are too few sequences."
             )
-        lost = {key: pair for key, pair in compared.items() if pair[0].mean >= pair[1].mean}
-        how = "not better" if len(lost) == len(compared) else "better"
-        number = len(compared) - (0 if how == "not better" else len(lost))
         families, sizes = ({key[part] for key in compared} for part in (0, 1))
         over = f"{counted(len(families), 'family')} at {counted(len(sizes), 'window size')}"
-        text = f"`{self.ordering}` is {how} than a shuffle in {number} of {len(compared)} comparisons ({over})"
-        named = [
-            f"by {family} at {size:,} (TV {tv.mean:.4f} against {shuffled.mean:.4f})"
-            for (family, size), (tv, shuffled) in [*lost.items()][:_MOST_NAMED]
-        ]
-        if lost and how == "better":
-            more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
-            text += f", but not {', '.join(named)}{more}"
-        return f"{text}.{self._gap_sentence}{self._worst_sentence}"
+        worse = {key: pair for key, pair in compared.items() if pair[0].mean > pair[1].mean}
+        how, number = _outcome([(tv.mean, shuffled.mean) for tv, shuffled in compared.values()])
+        text = f"`{self.ordering}` is {how} a shuffle in {number} of {len(compared)} comparisons ({over})"
+        if worse and how == _BETTER:
+            named = [
+                f"by {family} at {size:,} (TV {tv.mean:.4f} against {shuffled.mean:.4f})"
+                for (family, size), (tv, shuffled) in [*worse.items()][:_MOST_NAMED]
+            ]
+            more = f" and {len(worse) - _MOST_NAMED} more" if len(worse) > _MOST_NAMED else ""
+            text += f", and worse in {len(worse)}: {', '.join(named)}{more}"
+        return f"{text}.{self._gap_sentence}{self._worst_sentences}"
 
     @property
     def _gap_sentence(self) -> str:
@@ -127,41 +132,73 @@ class Verdict(Displayed):
             return ""
         size = counted(self.window, "sequence")
         where = f"At your batch of {size}" if self.is_batch else f"In windows of {size}"
-        text = f" {where} it closes {_percent(mean)} of the gap between a shuffle and the floor"
+        if self.batch_size is not None and not self.is_batch:
+            where += f" (the measured size nearest to your batch of {self.batch_size:,})"
+        details = []
         if len(gaps) > 1:
             least, most = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
-            text += f" (mean of {counted(len(gaps), 'family')}: {_percent(gaps[least])} by {least} to "
-            text += f"{_percent(gaps[most])} by {most})"
-        return f"{text}."
+            details.append(
+                f"mean of {counted(len(gaps), 'family')}: {_percent(gaps[least])} by {least} to "
+                f"{_percent(gaps[most])} by {most}"
+            )
+        text = f"it closes {_percent(mean)} of the gap between a shuffle and the floor"
+        if mean < 0:
+            text = "it is further from the floor than a shuffle"
+            details.insert(0, f"gap closed {_percent(mean)}")
+        inside = f" ({', '.join(details)})" if details else ""
+        return f" {where} {text}{inside}."
 
     @property
-    def _worst_sentence(self) -> str:
-        """Whether the worst window of the order is better than the best window of the shuffle, by every family."""
+    def _worst_sentences(self) -> str:
+        """Compare the worst window of the order with the worst of the shuffle, and with its best, by family."""
         pairs = {family: pair for (family, size), pair in self.comparisons.items() if size == self.window}
         if not pairs:
             return ""
+        kind, kinds = ("batch", "batches") if self.is_batch else ("window", "windows")
+        how, number = _outcome([(tv.worst, shuffled.worst) for tv, shuffled in pairs.values()])
+        named = [
+            f"{family} {decimal(tv.worst)} against {decimal(shuffled.worst)}"
+            for family, (tv, shuffled) in [*pairs.items()][:_MOST_NAMED]
+        ]
+        more = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
+        text = (
+            f" Its worst {kind} is {how} the worst {kind} of the shuffle in {number} of "
+            f"{counted(len(pairs), 'family')} (TV by {', '.join(named)}{more})."
+        )
         separated = [family for family, (tv, shuffled) in pairs.items() if tv.worst < shuffled.best]
-        kind = "batch" if self.is_batch else "window"
-        if not separated:
-            return f" Its worst {kind} is not better than the best {kind} of the shuffle by any family."
         overlapping = [family for family in pairs if family not in separated]
-        but = f"; by {', '.join(overlapping)} it is not" if overlapping else ""
-        return f" By {', '.join(separated)}, even its worst {kind} is better than the best {kind} of the shuffle{but}."
+        claims = []
+        if separated:
+            claims.append(f"By {', '.join(separated)}, every {kind} is better than every {kind} of the shuffle")
+        if overlapping and how == _BETTER:
+            which = f"by {', '.join(overlapping)}" if separated else "By every family"
+            claims.append(f"{which}, some {kinds} of the shuffle are at least as good as its worst {kind}")
+        return f"{text} {'; '.join(claims)}." if claims else text
 
     @property
     def cells(self) -> Cells:
-        """The table: the mean TV of every family in `window`, of the shuffle, the orders and the floor."""
-        families = list(dict.fromkeys(family for family, size in self.means[self.reference] if size == self.window))
+        """The table: mean and worst TV of every family in `window`, of all orders; the floor, and the gaps closed."""
+        every = [family for family, size in self.means[self.reference] if size == self.window]
+        # A family of one group has nothing to show.
+        families = [
+            family
+            for family in every
+            if any(means[family, self.window].worst > _SMALLEST_GAP for means in self.means.values())  # type: ignore[index]
+        ] or every
         kind = "batches" if self.is_batch else "windows"
-        lines = [[f"mean TV, {kind} of {self.window:,}", *families]]
+
+        def of_window(means: Means) -> list[WindowTV]:
+            return [means[family, self.window] for family in families]  # type: ignore[index]
+
+        lines = [[f"TV mean / worst, {kind} of {self.window:,}", *families]]
         for name, means in self.means.items():
-            lines.append([name, *(decimal(means[family, self.window].mean) for family in families)])  # type: ignore[index]
-        judged = self.means[self.ordering or self.reference]
-        lines.append(["floor", *(decimal(judged[family, self.window].floor) for family in families)])  # type: ignore[index]
-        if self.ordering is not None:
-            gaps = self.gaps_closed
+            lines.append([name, *(f"{decimal(tv.mean)} / {decimal(tv.worst)}" for tv in of_window(means))])
+        lines.append(["floor", *(decimal(tv.floor) for tv in of_window(self.means[self.ordering or self.reference]))])
+        judged = [name for name in self.means if name != self.reference]
+        for name in judged:
+            gaps = replace(self, ordering=name).gaps_closed
             closed = [_percent(gaps[family]) if family in gaps else "-" for family in families]
-            lines.append(["gap closed", *closed])
+            lines.append(["gap closed" if len(judged) == 1 else f"gap closed, {name}", *closed])
         return lines
 
     def __str__(self) -> str:
@@ -184,8 +221,16 @@ def too_few(num_positions: int, window: int | None) -> str:
     )
 
 
+def _outcome(tvs: Sequence[tuple[float, float]]) -> tuple[str, int]:
+    """Return how an order compares with the shuffle, from pairs of their TV, and in how many of the pairs."""
+    num_better, num_worse = sum(tv < other for tv, other in tvs), sum(tv > other for tv, other in tvs)
+    if num_better:
+        return _BETTER, num_better
+    return ("worse than", num_worse) if num_worse else ("equal to", len(tvs))
+
+
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:z.0f} %"
 
 
 def judge(
@@ -209,9 +254,8 @@ def judge(
     names = [name for name in means if name != reference]
     chosen = ordering if ordering in names else "balance" if "balance" in names else next(iter(names), None)
     sizes = sorted({size for _, size in means[reference]})
-    is_batch = batch_size in sizes
     window = min(sizes, key=lambda size: (abs(math.log(size / (batch_size or 256))), size), default=None)
-    return Verdict(chosen, reference, {reference: means[reference], **means}, window, is_batch)
+    return Verdict(chosen, reference, {reference: means[reference], **means}, window, batch_size)
 
 
 def means_of(summary: Mapping) -> dict[tuple[str, int], WindowTV]:

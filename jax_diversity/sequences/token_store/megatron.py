@@ -30,6 +30,7 @@ from jaxtyping import Bool, Int64, Integer
 
 from jax_diversity.foundation.artifacts import atomic_path, read_array, write_array
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.wording import counted
 
 MAGIC = b"MMIDIDX\0\0"
 VERSION = 1
@@ -212,6 +213,10 @@ class TokenFile:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TokenFile, (self.prefix,)
+
+    def __repr__(self) -> str:
+        numbers = f"{counted(self.num_documents, 'document')}, {counted(self.num_tokens, 'token')}"
+        return f"TokenFile({str(self.prefix)!r}: {numbers} of {self.dtype})"
 
     @property
     def num_documents(self) -> int:

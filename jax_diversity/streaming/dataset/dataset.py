@@ -22,6 +22,7 @@ from jax_diversity.foundation.artifacts import Fault, fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_one_of, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.figures.figure import Figure
+from jax_diversity.foundation.finding import not_found
 from jax_diversity.foundation.folders import as_path
 from jax_diversity.foundation.object_store import is_address
 from jax_diversity.foundation.stored import StoredStages
@@ -90,8 +91,7 @@ def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, me
         return Dataset(remote.root, remote, memory_map=memory_map)
     root = as_path("a dataset's folder", local_path(path))
     if not (root / "manifest.json").is_file():
-        found = "no such folder" if not root.exists() else "no manifest.json in it"
-        raise UserError(f"Expected a dataset at {root}, found {found}; make one with `jax-diversity build`.")
+        raise UserError(f"Expected a dataset at {root}, {not_found(root)}")
     return Dataset(root, memory_map=memory_map)
 
 
@@ -440,7 +440,9 @@ class Dataset(
         for stage, name in {**shown, **others}.items():
             if stage in self.stored.stages:
                 yield name, self.stored.stages[stage]["summary"]
-        yield "orderings", ", ".join(self.orderings) or "none made yet"
+        is_evaluated = "pack" in self.stored.stages and not self.num_sequences
+        without = "none, because all documents are held out" if is_evaluated else "none made yet"
+        yield "orderings", ", ".join(self.orderings) or without
         if self.batch_size is not None:
             yield "batch size", counted(self.batch_size, "sequence")
         if {"write", "pack"} <= self.stored.stages.keys():

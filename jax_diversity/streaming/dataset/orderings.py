@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import NO_ARRAY, PIECE_BYTES
-from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.ordering.stored import ORDERINGS
 from jax_diversity.schema import Ordering
 from jax_diversity.streaming.dataset.cache import writing
@@ -39,7 +39,9 @@ class Orderings(_ByName):
         """Refuse an unknown name."""
         if name not in self.paths:
             known = ", ".join(self.paths) or "none yet"
-            raise UserError(f"Unknown ordering {name!r}; the dataset has {known}; make one with `jax-diversity order`.")
+            repeat = "" if self.paths else "repeat the command that built it, or "
+            advice = did_you_mean(name, self.paths).rstrip(".") or f"; {repeat}make one with `jax-diversity order`."
+            raise UserError(f"Unknown ordering {name!r}; the dataset has {known}{advice}")
 
     def __getitem__(self, name: str) -> Ordering:
         self.check(name)

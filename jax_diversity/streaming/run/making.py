@@ -416,8 +416,8 @@ def _stored(
                 change = f"{change}, no position reads {', '.join(lacking)}"
                 versions = (*content.versions[: len(versions) - 1], replace(version, change=change))
                 warn(
-                    f"No position of the run at {root} reads the dataset {', '.join(lacking)}; raise its weight, make "
-                    "the run longer, or leave the dataset out."
+                    f"No position of the run at {root} reads the dataset {', '.join(lacking)}; raise its weight (a "
+                    "dataset that the weights do not name has weight 0), make the run longer, or leave the dataset out."
                 )
         if as_made or is_last:
             content = replace(content, parts=(*before, *planned), versions=versions)

@@ -30,32 +30,70 @@ def test_a_better_order() -> None:
         batch_size=64,
     )
     assert verdict.sentence == (
-        "`balance` is better than a shuffle in 3 of 4 comparisons (2 families at 2 window sizes), but not by source at "
-        "64 (TV 0.1100 against 0.1000). At your batch of 64 sequences it closes 20 % of the gap between a shuffle and "
-        "the floor (mean of 2 families: -10 % by source to 50 % by topic). By topic, even its worst batch is better "
-        "than the best batch of the shuffle; by source it is not."
+        "`balance` is better than a shuffle in 3 of 4 comparisons (2 families at 2 window sizes), and worse in 1: by "
+        "source at 64 (TV 0.1100 against 0.1000). At your batch of 64 sequences it closes 20 % of the gap between a "
+        "shuffle and the floor (mean of 2 families: -10 % by source to 50 % by topic). Its worst batch is better than "
+        "the worst batch of the shuffle in 1 of 2 families (TV by topic 0.330 against 0.440, source 0.121 against "
+        "0.110). By topic, every batch is better than every batch of the shuffle; by source, some batches of the "
+        "shuffle are at least as good as its worst batch."
     )
+    overlap = judge({SHUFFLE: means(topic={9: (0.4, 0.2)}), "f1": means(topic={9: (0.38, 0.2)})}, SHUFFLE).sentence
+    assert overlap.endswith(" By every family, some windows of the shuffle are at least as good as its worst window.")
     assert verdict.mean_gap_closed == pytest.approx((0.5 - 0.1) / 2)
     assert verdict.cells == [
-        ["mean TV, batches of 64", "topic", "source"],
-        [SHUFFLE, "0.400", "0.100"],
-        ["balance", "0.300", "0.110"],
+        ["TV mean / worst, batches of 64", "topic", "source"],
+        [SHUFFLE, "0.400 / 0.440", "0.100 / 0.110"],
+        ["balance", "0.300 / 0.330", "0.110 / 0.121"],
         ["floor", "0.200", "0.000"],
         ["gap closed", "50 %", "-10 %"],
     ]
     assert max(map(len, str(verdict).splitlines())) <= 80
-    assert str(verdict).count("\n") == 11  # the sentence, a blank line, a table of a head and four lines, the legend
+    assert str(verdict).count("\n") == 14  # the sentence, a blank line, a table of a head and four lines, the legend
 
 
 def test_an_order_that_is_never_better_and_one_that_cannot_be() -> None:
     shuffle = means(topic={64: (0.4, 0.2)})
     worse = judge({SHUFFLE: shuffle, "sorted": means(topic={64: (0.8, 0.2)})}, SHUFFLE)
-    assert "`sorted` is not better than a shuffle in 1 of 1 comparisons (1 family at 1 window size)." in worse.sentence
-    assert worse.sentence.endswith(" Its worst window is not better than the best window of the shuffle by any family.")
+    assert worse.sentence == (
+        "`sorted` is worse than a shuffle in 1 of 1 comparisons (1 family at 1 window size). In windows of 64 "
+        "sequences it is further from the floor than a shuffle (gap closed -200 %). Its worst window is worse than the "
+        "worst window of the shuffle in 1 of 1 family (TV by topic 0.880 against 0.440)."
+    )
+    assert "`twin` is equal to a shuffle in 1 of 1" in judge({SHUFFLE: shuffle, "twin": shuffle}, SHUFFLE).sentence
     even = means(topic={64: (0.2, 0.2)})
     assert "cannot be better than a shuffle here" in judge({SHUFFLE: even, "balance": even}, SHUFFLE).sentence
     assert "There is only a shuffle" in judge({SHUFFLE: even}, SHUFFLE).sentence
     assert "cannot be better" in str(judge({SHUFFLE: {}, "balance": {}}, SHUFFLE))
+
+
+def test_many_families_and_sizes_are_named_in_part() -> None:
+    sizes, families = (64, 256), ("a", "b", "c", "d")
+    shuffle = means(**{name: dict.fromkeys(sizes, (0.4, 0.2)) for name in families})
+    order = means(**{name: dict.fromkeys(sizes, (0.2 if name == "d" else 0.44, 0.2)) for name in families})
+    sentence = judge({SHUFFLE: shuffle, "mixed": order}, SHUFFLE, batch_size=64).sentence
+    assert sentence.startswith(
+        "`mixed` is better than a shuffle in 2 of 8 comparisons (4 families at 2 window sizes), and worse in 6: by a "
+        "at 64 (TV 0.4400 against 0.4000), by a at 256 (TV 0.4400 against 0.4000) and 4 more. At your batch"
+    )
+    named = ", ".join(f"{name} 0.484 against 0.440" for name in "ab")
+    assert f"in 1 of 4 families (TV by {named} and 2 more)." in sentence
+    worse = {**order, **means(d=dict.fromkeys(sizes, (0.41, 0.2)))}
+    assert (
+        "it is further from the floor than a shuffle (gap closed -16 %, mean of 4 families: -20 % by a to -5 % by d)."
+    ) in judge({SHUFFLE: shuffle, "mixed": worse}, SHUFFLE, batch_size=64).sentence
+
+
+def test_the_gap_closed_of_every_order_is_a_line_of_its_own() -> None:
+    order, other = means(topic={64: (0.3, 0.2)}), means(topic={64: (0.42, 0.2)})
+    verdict = judge({SHUFFLE: means(topic={64: (0.4, 0.2)}), "balance": order, "f1": other}, SHUFFLE, ordering="f1")
+    assert verdict.cells[-2:] == [["gap closed, balance", "50 %"], ["gap closed, f1", "-10 %"]]
+
+
+def test_a_family_of_one_group_is_not_in_the_table() -> None:
+    found = means(topic={64: (0.4, 0.2)}, source={64: (0.0, 0.0)})
+    assert judge({SHUFFLE: found, "balance": found}, SHUFFLE).cells[0][1:] == ["topic"]
+    alone = means(source={64: (0.0, 0.0)})
+    assert judge({SHUFFLE: alone, "balance": alone}, SHUFFLE).cells[0][1:] == ["source"]
 
 
 def test_the_table_shows_the_batch_size_or_the_size_nearest_to_256() -> None:
@@ -63,6 +101,14 @@ def test_the_table_shows_the_batch_size_or_the_size_nearest_to_256() -> None:
     for batch_size, window in ((None, 192), (100, 192), (1024, 1024)):
         verdict = judge({SHUFFLE: found, "balance": found}, SHUFFLE, batch_size)
         assert (verdict.window, verdict.is_batch) == (window, batch_size == window)
+    nearest = "In windows of 192 sequences (the measured size nearest to your batch of 100) it closes 0 % of the gap"
+    assert nearest in judge({SHUFFLE: found, "balance": found}, SHUFFLE, 100).sentence
+
+
+def test_a_batch_larger_than_the_corpus_is_not_replaced_in_silence() -> None:
+    chars = jd.Characteristics.from_counts({"topic": np.arange(20) % 7}, batch_size=64)
+    text = str(jd.compare(chars, {name: jd.order(chars, name) for name in ("balance", SHUFFLE)}))
+    assert "windows of 10 sequences (the measured size nearest to your batch of 64)" in " ".join(text.split())
 
 
 def test_comparisons_and_balances_print_a_short_table() -> None:
@@ -75,7 +121,7 @@ def test_comparisons_and_balances_print_a_short_table() -> None:
     assert " ".join(text.split()).startswith(
         "`balance` is better than a shuffle in 4 of 4 comparisons (2 families at 2 window sizes)"
     )
-    assert len(text.splitlines()) < 14
+    assert len(text.splitlines()) < 16
     assert max(map(len, text.splitlines())) <= 80
     verdict = compared.verdict(batch_size=16)
     assert verdict is not None

@@ -468,6 +468,7 @@ def test_a_dataset_for_evaluation_has_every_token_once(method: str, earlier: Pat
     dataset, segments = jd.open_dataset(tmp_path / "test"), jd.open_dataset(tmp_path / "test").validation_segments
     assert dataset.held_out.all()
     assert not dataset.num_sequences
+    assert "none, because all documents are held out" in repr(dataset)
     assert not [result.stage for result in results if result.stage.startswith(("order/", "measure/", "report"))]
     assert next(each.summary for each in results if each.stage == "pack").endswith("all for validation")
     lengths = np.asarray(dataset.tokens.document_lengths)

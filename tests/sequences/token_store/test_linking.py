@@ -45,6 +45,8 @@ def test_datatrove(tmp_path: Path, width: int) -> None:
     file = link_tokens(shard, tmp_path / "linked" / "web" / "00000")
     assert documents_of(file) == [list(document) for document in DOCUMENTS]
     assert file.dtype == (np.uint16 if width == 2 else np.int32)
+    tokens = sum(map(len, DOCUMENTS))
+    assert repr(file).endswith(f"00000': {len(DOCUMENTS)} documents, {tokens} tokens of {file.dtype})")
     with TokenWriter(tmp_path / "written", file.dtype) as writer:
         writer.add_documents([np.array(document, file.dtype) for document in DOCUMENTS])
     linked = tmp_path / "linked" / "web" / "00000"

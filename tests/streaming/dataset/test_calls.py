@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.cli.main import main
+from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.pipeline.tables import orderings_verdict
+from tests.support.tiny_dataset import write_tiny_dataset
 
 
 def test_a_dataset_or_its_folder_can_be_ordered_measured_and_compared(tiny_dataset: Path) -> None:
@@ -32,8 +35,33 @@ def test_a_dataset_or_its_folder_can_be_ordered_measured_and_compared(tiny_datas
     assert str(jd.compare(dataset)).split("\n\n")[0] == orderings_verdict(dataset).split("\n\n")[0]
     with pytest.raises(jd.UserError, match="Unknown ordering 'no'; the dataset has balance, uniform_shuffle"):
         jd.measure(dataset, "no")
-    with pytest.raises(jd.UserError, match="Expected a dataset at absent, found no such folder"):
+    with pytest.raises(jd.UserError, match="the dataset has balance, uniform_shuffle; did you mean 'balance'"):
+        jd.make_loader(dataset, ordering="balanse", global_batch_size=4)
+    with pytest.raises(jd.UserError, match="Expected a dataset at absent, found no such folder; make one with"):
         jd.order("absent")
+
+
+def test_a_folder_with_a_wrong_name_is_answered_with_the_dataset_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("nanods", "other"):
+        write_tiny_dataset(tmp_path / name)
+    with pytest.raises(jd.UserError, match=f"found no such folder; did you mean {tmp_path / 'nanods'}\\?"):
+        jd.open_dataset(tmp_path / "nanosd")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(jd.UserError, match=r"found no such folder; did you mean nanods\?"):
+        jd.make_loader("nanosd", global_batch_size=4)
+    assert main(["verify", "--out", "nanosd"]) == 2
+    assert "did you mean --out nanods?" in capsys.readouterr().err
+
+
+def test_a_dataset_whose_build_failed_before_its_orderings_names_the_next_step(tmp_path: Path) -> None:
+    root = write_tiny_dataset(tmp_path / "data").root
+    folder = OutputFolder(root)
+    for stage in [name for name in folder.stages if name.partition("/")[0] in ("order", "measure")]:
+        folder.withdraw(stage)
+    with pytest.raises(jd.UserError, match="has none yet; repeat the command that built it, or make one with"):
+        jd.make_loader(root, global_batch_size=4)
 
 
 def test_names_of_orderings_need_a_dataset(tiny_dataset: Path) -> None:

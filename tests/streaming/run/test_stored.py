@@ -71,6 +71,7 @@ def test_a_dataset_that_no_position_reads_is_named(tmp_path: Path, settings: dic
     with pytest.warns(UserWarning, match="No position of the run at .*run reads the dataset 'b'") as caught:
         run = jd.create_schedule(tmp_path / "run", roots, **options)
     assert [warning.filename for warning in caught] == [__file__]
+    assert "a dataset that the weights do not name has weight 0" in str(caught[0].message)
     text = "no position reads 'b'" + ("" if share is None else f" (share {share})")
     assert run.content.versions[-1].change.endswith(text)
     with warnings.catch_warnings():
