@@ -29,6 +29,9 @@ from jax_diversity.schema.orderings import as_integers
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
 """The end of the error message for an argument that is not a `Characteristics`."""
 
+_ROUNDED_SHARES = 1e-3
+"""The largest difference of a row of shares from 1: shares in half precision are rounded."""
+
 
 @dataclass(frozen=True)
 class Characteristics(TokenCounts, Displayed):
@@ -91,13 +94,15 @@ class Characteristics(TokenCounts, Displayed):
         """Check and freeze a user's own count matrices.
 
         Args:
-            counts: family name -> SciPy sparse or dense matrix (sequence, group) with token counts >= 0, or labels: one
-                text or whole number per sequence, the group of all its tokens. Every family must count all tokens of
-                the same sequences, so a row has the same total in all families. A single matrix or a single list of
-                labels is the family `group`. If all families are labels, a sequence counts as full. Labels, and the
-                columns of a pandas table, are the `names` of the groups.
+            counts: family name -> SciPy sparse or dense matrix (sequence, group) with token counts >= 0; or with
+                shares, which add up to 1 in every row (a text that is .7 science and .3 art); or labels: one text or
+                whole number per sequence, the group of all its tokens. Every family must count all tokens of the same
+                sequences, so a row has the same total in all families. Shares and labels divide the totals of the
+                families with counts; without such a family, a sequence counts as full. Shares become whole tokens: of
+                each row, the largest remainders are rounded up. A single matrix or a single list of labels is the
+                family `group`. Labels, and the columns of a pandas table, are the `names` of the groups.
             weights: family name -> λ >= 0. Families without an entry have 1.0.
-            sequence_length: L in tokens. None means the largest row total.
+            sequence_length: L in tokens. None means the largest row total. Shares without counts need it.
             documents: for every sequence, the number of its document; negative if the sequence contains several.
             copies: for every sequence, the numbers of the groups of copies that it has parts of; unused places are
                 negative. The shape is (sequence, member) or, with one group per sequence, (sequence,).
@@ -117,6 +122,9 @@ class Characteristics(TokenCounts, Displayed):
             (2, 4)
             >>> Characteristics.from_counts(["web", "code", "web"], sequence_length=512)
             Characteristics(3 sequences of 512; group: 2 groups)
+            >>> shares = Characteristics.from_counts({"topic": [[0.7, 0.3], [0.5, 0.5]]}, sequence_length=512)
+            >>> shares.counts["topic"].toarray().tolist()
+            [[358, 154], [256, 256]]
         """
         if isinstance(counts, Mapping):
             check_mapping("counts", counts, "family -> matrix or labels")
@@ -129,16 +137,21 @@ class Characteristics(TokenCounts, Displayed):
             )
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
-        matrices = {name: _as_counts(name, matrix) for name, matrix in counts.items() if not _are_labels(matrix)}
+        entries = {name: _as_entries(name, matrix) for name, matrix in counts.items() if not _are_labels(matrix)}
+        shares = {name: matrix for name, matrix in entries.items() if _are_shares(matrix)}
+        matrices = {name: _as_counts(name, matrix) for name, matrix in entries.items() if name not in shares}
         if len(matrices) < len(counts):
             tokens = 1 if sequence_length is None else as_whole_number("sequence_length", sequence_length, 1, MAX_COUNT)
-            counted = [np.asarray(matrix.sum(axis=1)).ravel() for matrix in matrices.values()]
-            matrices = {
-                name: matrices[name]
-                if name in matrices
-                else _of_labels(name, matrix, counted[0] if counted else tokens)
-                for name, matrix in counts.items()
-            }
+            totals: Any = next((np.asarray(matrix.sum(axis=1)).ravel() for matrix in matrices.values()), tokens)
+            if shares and not matrices and sequence_length is None:
+                raise UserError(
+                    f"Expected sequence_length with family {next(iter(shares))!r}, whose rows are shares, found None; "
+                    "give the number of tokens of a sequence."
+                )
+            matrices |= {name: _as_counts(name, _of_shares(name, matrix, totals)) for name, matrix in shares.items()}
+            of_labels = (name for name in counts if name not in entries)
+            matrices |= {name: _of_labels(name, counts[name], totals) for name in of_labels}
+            matrices = {name: matrices[name] for name in counts}
         names = {name: group_names for name, labels in counts.items() if (group_names := _names_of(labels))}
         longest = _longest(matrices)
         length = (
@@ -374,7 +387,8 @@ class Characteristics(TokenCounts, Displayed):
         return Display(sentence, [("", [["family", "groups", "groups a sequence", "weight"], *rows])])
 
 
-def _as_counts(name: str, matrix: Any) -> csr_array:
+def _as_entries(name: str, matrix: Any) -> Any:
+    """Convert a matrix to a sparse one in the user's type, CSR or COO; check its indices, shape and type."""
     try:
         entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
         if entries.dtype.kind in "OSU":
@@ -401,11 +415,45 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
     values = entries.data
     if values.dtype.kind not in "iuf":
         raise UserError(f"Family {name!r} must contain integer token counts, found the type {values.dtype}.")
+    return entries
+
+
+def _are_shares(entries: Any) -> bool:
+    """Whether the rows are shares: fractions that add up to 1."""
+    values = entries.data
+    if values.dtype.kind != "f" or not ((values > 0) & (values < 1)).any() or not np.isfinite(values).all():
+        return False
+    sums = np.asarray(entries.astype(np.float64).sum(axis=1)).ravel()
+    return bool((values >= 0).all() and (np.abs(sums - 1) < _ROUNDED_SHARES).all())
+
+
+def _of_shares(name: str, entries: Any, totals: Any) -> coo_array:
+    """Divide the tokens of every row by shares; whole tokens go to the largest remainders, then to the first groups."""
+    shares = csr_array(entries, dtype=np.float64, copy=True)  # the next line changes it in place
+    shares.sum_duplicates()
+    num_rows = shares.shape[0]
+    if np.ndim(totals) and len(totals) != num_rows:
+        raise UserError(
+            f"Families must describe the same sequences: {name!r} has {num_rows} rows, the counts have {len(totals)}."
+        )
+    tokens = np.broadcast_to(np.asarray(totals, np.int64), num_rows)
+    row = np.repeat(np.arange(num_rows), np.diff(shares.indptr))
+    exact = shares.data / np.asarray(shares.sum(axis=1)).ravel()[row] * tokens[row]
+    whole = np.floor(exact).astype(np.int64)
+    missing = tokens - np.bincount(row, whole, num_rows).astype(np.int64)
+    # Remainders are rounded, because rounding errors must not decide. The sort is stable: the first group comes first.
+    by_remainder = np.lexsort((-np.round(exact - whole, 9), row))
+    rank = np.arange(len(row)) - shares.indptr[:-1][row]
+    whole[by_remainder] += rank < missing[row]
+    return coo_array((whole, (row, shares.indices)), shape=shares.shape)
+
+
+def _as_counts(name: str, entries: Any) -> csr_array:
+    values = entries.data
     if values.dtype.kind == "f" and (bad := (values != np.floor(values)) | ~np.isfinite(values)).any():
         raise UserError(
             f"Family {name!r} must contain whole token counts, found {values[bad][0]}; "
-            "multiply shares by the number of tokens and round first; cluster embeddings, and give the clusters as "
-            "labels."
+            "the rows of a family of shares add up to 1; cluster embeddings, and give the clusters as labels."
         )
     if len(values) and values.min() < 0:
         raise UserError(f"Family {name!r} must contain token counts >= 0, found {values.min()}.")
@@ -504,7 +552,8 @@ def _longest(matrices: Mapping[str, csr_array]) -> int:
             row = int(np.flatnonzero(row_totals != first_totals)[0])
             raise UserError(
                 f"Every family must count all tokens of a sequence: sequence {row} has {first_totals[row]} "
-                f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
+                f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group, or give "
+                "shares that add up to 1, which are rounded for you."
             )
     return max(int(first_totals.max(initial=0)), 1)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 
 import jax_diversity as jd
 
@@ -33,6 +33,44 @@ def test_labels_beside_counts_have_the_tokens_of_the_sequences() -> None:
     chars = jd.Characteristics.from_counts({"source": ["a", "b"], "topic": [[3, 1], [0, 2]]})
     assert chars.families == ("source", "topic")
     assert chars.counts["source"].toarray().tolist() == [[4, 0], [0, 2]]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, csr_array, lambda rows: np.asarray(rows, np.float32), coo_array])
+def test_shares_become_whole_tokens(kind: Any) -> None:
+    """Against a slow reference: largest remainders, of equal ones the first; rows keep their totals."""
+    rng = np.random.default_rng(0)
+    rows = rng.dirichlet(np.full(7, 0.3), 200)
+    rows[rows < 0.05] = 0
+    rows = np.round(rows / rows.sum(axis=1, keepdims=True) * 20) / 20  # many equal remainders
+    rows[:, 0] += 1 - rows.sum(axis=1)
+    rows = np.where((rows >= 0).all(axis=1)[:, None], rows, np.eye(7)[0])
+    given = kind(rows)
+    before = given.copy()
+    chars = jd.Characteristics.from_counts({"mix": given}, sequence_length=509)
+    found = chars.counts["mix"].toarray()
+    for row, tokens in zip(rows, found, strict=True):
+        exact = row / row.sum() * 509
+        expected = np.floor(exact)
+        by_remainder = sorted(np.flatnonzero(row), key=lambda group: (-round(exact[group] % 1, 3), group))
+        for group in by_remainder[: int(509 - expected.sum())]:
+            expected[group] += 1
+        assert tokens.sum() == 509
+        assert np.abs(tokens - exact).max() < 1
+        if kind is np.asarray:
+            assert tokens.tolist() == expected.tolist()
+    assert (given != before).sum() == 0
+    jd.order(chars)
+
+
+def test_shares_beside_counts_and_labels_divide_the_tokens_of_the_sequences() -> None:
+    counts = {"mix": [[0.7, 0.3], [0.5, 0.5], [1.0, 0.0]], "source": ["a", "b", "a"], "topic": [[3, 1], [0, 3], [0, 0]]}
+    chars = jd.Characteristics.from_counts(counts)
+    assert chars.families == ("mix", "source", "topic")
+    assert chars.counts["mix"].toarray().tolist() == [[3, 1], [2, 1], [0, 0]]
+    assert chars.counts["source"].toarray().tolist() == [[4, 0], [0, 3], [0, 0]]
+    alone = jd.Characteristics.from_counts({name: counts[name] for name in ("mix", "source")}, sequence_length=8)
+    assert alone.counts["mix"].toarray().tolist() == [[6, 2], [4, 4], [8, 0]]
+    assert alone.tokens.tolist() == [8, 8, 8]
 
 
 @pytest.mark.parametrize(
