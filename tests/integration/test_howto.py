@@ -395,9 +395,9 @@ SHARDS = {
     "Megatron": ("*/*.idx", "{}"),
     "datatrove": ("*/*.ds", "{}"),
     "dolma": ("*/*.npy", "{}"),
-    "nanoGPT": ("*/*.bin", '{"end_id": 0}'),
-    "modded-nanogpt": ("*/*.bin", '{"start_id": 0}'),
-    "llm.c": ("*/*.bin", '{"start_id": 0}'),
+    "nanoGPT": ("*/train*.bin", '{"end_id": 0}'),
+    "modded-nanogpt": ("*/*train*.bin", '{"start_id": 0}'),
+    "llm.c": ("*/*train*.bin", '{"start_id": 0}'),
     "others": ("*/*.bin", '{"start_id": 0}'),
 }
 """Program -> the pattern and the options of the page's table, for a tokenizer whose delimiter is 0."""
@@ -470,6 +470,8 @@ def write_shard(program: str, folder: Path, documents: Sequence[np.ndarray]) -> 
     if program in HEADERS:
         header[:3] = HEADERS[program], 7 if program == "llm.c" else 1, len(tokens)
     (folder / "train.bin").write_bytes(header.tobytes() + tokens.tobytes())
+    if program != "others":  # the programs' own names of validation files: the page's pattern leaves them out
+        (folder / "val.bin").write_bytes(header.tobytes() + tokens.tobytes())
 
 
 def write_trove(folder: Path, documents: Sequence[np.ndarray]) -> None:

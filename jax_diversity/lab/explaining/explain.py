@@ -88,6 +88,16 @@ class Explanation(Displayed):
                     f" The noise scale is {_sequences(self.noise_scale)}, so the order removes "
                     f"{part:.1%} of the mean squared norm of a batch's gradient."
                 )
+        if kind == "raw" and "adam" in self.shares:
+            share = self.shares["adam"][ALL]
+            words += (
+                f" An optimiser such as Adam scales gradients: of scaled ones the share is {share.value:.0%} \u00b1 "
+            )
+            words += f"{share.reach * 100:.0f}"
+            ratios = self.windows["adam"].get(name, {})
+            if self.batch_size in ratios:
+                words += f", and this batch is worth {_worth(self.batch_size, ratios[self.batch_size])}"
+            words += "."
         return words + " Early checkpoints overstate the share: measure late in training, too."
 
     @property
