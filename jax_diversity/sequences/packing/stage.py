@@ -197,7 +197,7 @@ def _chat_counts(
             warn(
                 f"{share:.1%} of the answers' tokens are in no sequence: packing.sequence_length="
                 f"{config.sequence_length} is too short for {counted(counts['num_answers_left_out'], 'answer')}; "
-                f"{enough.sequence_length} leaves out {enough.num_left_out / num_tokens:.1%}."
+                f"{enough.sequence_length} leaves out {_share(enough.num_left_out, num_tokens)}."
             )
     return counts
 
@@ -345,15 +345,19 @@ def chat_summary(counts: Counts) -> str:
 
 def left_out_answers(counts: Counts) -> str:
     """Return how many tokens of answers are left out, and at which sequence length few are; empty if there are none."""
-    number = counts["num_answer_tokens_left_out"]
+    number = counts.get("num_answer_tokens_left_out")  # earlier datasets do not have it
     if not number:
         return ""
     total = number + counts["num_answer_tokens_kept"]
     text = f", of them {number:,} of {counted(counts['num_answers_left_out'], 'answer')} ({number / total:.1%})"
     if "enough_sequence_length" in counts:
-        then = counts["num_left_out_then"] / total
-        text += f"; sequences of {counts['enough_sequence_length']:,} tokens leave out {then:.1%}"
+        then = _share(counts["num_left_out_then"], total)
+        text += f"; sequences of {counts['enough_sequence_length']:,} tokens leave out {then}"
     return text
+
+
+def _share(number: int, total: int) -> str:
+    return f"{number / total:.1%}" if number else "none"
 
 
 def _check_weights(context: Context) -> None:

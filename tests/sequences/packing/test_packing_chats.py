@@ -20,6 +20,8 @@ from jax_diversity.sequences.packing.chats import count_chats, turn_pieces
 from jax_diversity.sequences.packing.settings import PackingConfig
 from jax_diversity.sequences.packing.stage import summary
 from jax_diversity.sequences.token_store.megatron import Turns
+from jax_diversity.streaming.run.inspection import chat_turns
+from jax_diversity.streaming.run.inspection_text import turns_text
 from tests.support.chats import config_of, packed, write_corpus
 
 CHATS = st.lists(
@@ -121,7 +123,7 @@ def test_every_segment_is_whole_turns(tmp_path: Path, method: str) -> None:
     assert counts["num_answers_left_out"] == 1
     assert (counts["enough_sequence_length"], counts["num_left_out_then"]) == (800, 0)
     assert f", of them {num_answer_tokens - num_kept} of 1 answer (" in summary(counts)
-    assert "; sequences of 800 tokens leave out 0.0%" in summary(counts)
+    assert "; sequences of 800 tokens leave out none" in summary(counts)
 
 
 @pytest.mark.parametrize("method", ["auto", "pad"])
@@ -142,6 +144,28 @@ def test_held_out_chats_keep_every_token(tmp_path: Path, method: str, long_chats
     kept = tokens.num_loss_tokens_of(segments.document_index, segments.document_offset, lengths)
     assert kept.sum() == whole.sum() > 0
     assert len(held_out) == dataset.counts("pack")["num_validation_documents"]
+
+
+@pytest.mark.parametrize("method", ["auto", "pad"])
+def test_the_view_of_a_chat_says_which_tokens_are_in_no_sequence(tmp_path: Path, method: str) -> None:
+    write_corpus(tmp_path)
+    dataset = packed(tmp_path, method=method, sequence_length=64, validation_fraction=0.4)
+    ids, num_left_out = list(dataset.document_store.ids()), 0
+    lengths, segments = dataset.tokens.document_lengths, dataset.segments
+    for number in np.unique(segments.document_index).tolist():
+        turns = chat_turns(dataset, ids[number])
+        own = segments.document_index == number
+        missing = lengths[number] - (segments.length - segments.inserted_ends(lengths))[own].sum()
+        assert sum(turn.num_left_out for turn in turns) == missing
+        shown = turns_text(turns).replace("\n", " ")
+        assert [f"{t.num_left_out} of them in no sequence)" in shown for t in turns if t.num_left_out] == [True] * sum(
+            t.num_left_out > 0 for t in turns
+        )
+        num_left_out += missing
+    assert num_left_out == dataset.counts("pack")["num_tokens_dropped"] > 0
+    for number in np.unique(dataset.validation_segments.document_index).tolist():
+        turns = chat_turns(dataset, ids[number])
+        assert not any(turn.num_left_out for turn in turns)
 
 
 def test_many_tokens_of_answers_left_out_give_a_warning(tmp_path: Path) -> None:
