@@ -332,7 +332,7 @@ def test_answers_that_are_outside_the_loss(tmp_path: Path) -> None:
     answers = [{"role": "assistant", "content": text, "weight": weight} for text, weight in (("a", 0), ("b", 1))]
     (document,), counts = prepared(tmp_path, [], {"messages": [{"role": "user", "content": "x"}, *answers]})
     assert spans_of(document) == ["b<|im_end|>"]
-    assert counts == {"num_chats": 1, "num_chats_without_turns": 0}
+    assert counts == {"num_chats": 1, "num_chats_without_turns": 0, "num_excluded_answers": 1}
     said = [document.text[start:stop] for start, stop in document.metadata["turn_spans"]]
     assert said == ["x", "a", "b"]
 

@@ -399,6 +399,7 @@ def test_a_spread_part_comes_from_everywhere() -> None:
 
 
 def test_a_folder_stands_for_its_tokenizer_json(tmp_path: Path, bpe: Tokenizer) -> None:
+    (tmp_path / "model").mkdir()
     bpe.save(tmp_path / "model")
     config = TokenizerConfig(kind="file", path=str(tmp_path / "model"))
     config.check()
