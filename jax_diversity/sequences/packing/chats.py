@@ -163,7 +163,7 @@ def count_chats(segments: Segments, is_chat: Bool[np.ndarray, " document"], toke
         return np.where(run < 0, 0, before[run] + inside)
 
     begin = axis[answers.document_index] + answers.document_offset
-    num_kept = num_kept_before(begin + answers.length) - num_kept_before(begin) if len(begins) else 0
+    num_kept = num_kept_before(begin + answers.length) - num_kept_before(begin) if len(begins) else np.zeros_like(begin)
     return ChatCounts(
         num_chats_whole=int(whole.sum()),
         num_chats_cut=int(placed.sum() - whole.sum()),

@@ -122,8 +122,8 @@ def test_every_segment_is_whole_turns(tmp_path: Path, method: str) -> None:
     assert counts["num_answer_tokens_left_out"] == num_answer_tokens - num_kept > 0
     assert counts["num_answers_left_out"] == 1
     assert (counts["enough_sequence_length"], counts["num_left_out_then"]) == (800, 0)
-    assert f", of them {num_answer_tokens - num_kept} of 1 answer (" in summary(counts)
-    assert "; sequences of 800 tokens leave out none" in summary(counts)
+    assert f", of them {num_answer_tokens - num_kept} of 1 answer (" in summary({**counts})
+    assert "; sequences of 800 tokens leave out none" in summary({**counts})
 
 
 @pytest.mark.parametrize("method", ["auto", "pad"])
@@ -174,7 +174,8 @@ def test_many_tokens_of_answers_left_out_give_a_warning(tmp_path: Path) -> None:
         UserWarning, match=r"% of the answers' tokens are in no sequence: packing\.sequence_length=40 is too short for"
     ):
         packed(tmp_path, sequence_length=40)
-    for options in ({"sequence_length": 800}, {"sequence_length": 40, "long_chats": "truncate"}):
+    ways: list[dict[str, Any]] = [{"sequence_length": 800}, {"sequence_length": 40, "long_chats": "truncate"}]
+    for options in ways:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             packed(tmp_path, **options)
