@@ -12,6 +12,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.warned import warn
 from jax_diversity.foundation.wording import counted
 from jax_diversity.schema import Document
+from jax_diversity.schema.documents import TURN_SPANS
 
 _BEGINNING = 4096
 """Number of characters that are looked at."""
@@ -75,7 +76,9 @@ class MarkupCounts:
         self._found, self._number, self._first = Counter[str](dict(found[0])), int(found[1]), dict(found[2])
 
     def looked_at(self, documents: Iterable[Document], is_beginning: bool) -> Iterator[Document]:
-        """Yield the documents and count them; source code is not looked at.
+        """Yield the documents and count them; source code and chats are not looked at.
+
+        A chat may ask for markup, and a step that removes markup would change its answers.
 
         `is_beginning`: whether they are the first documents of the corpus.
 
@@ -84,7 +87,8 @@ class MarkupCounts:
         """
         for document in documents:
             self._number += 1
-            if not (document.language or "").startswith("code:") and (kind := markup_of(document.text)):
+            is_text = TURN_SPANS not in document.metadata and not (document.language or "").startswith("code:")
+            if is_text and (kind := markup_of(document.text)):
                 self._found[kind] += 1
                 self._first.setdefault(kind, []).extend([document.id] if self._found[kind] <= _NAMED else [])
             if is_beginning and self._number == _CHECKED and not self._keep:

@@ -221,13 +221,17 @@ def summary(counts: Counts) -> str:
 
 def _hidden(counts: Counts) -> Iterator[str]:
     """Yield what the template leaves out of chats, and how the marks of turns were understood."""
-    from jax_diversity.preparation.readers.chat import HIDDEN
+    from jax_diversity.preparation.readers.chat import HIDDEN, REASONING
 
-    shown = [f"{name.removeprefix(HIDDEN)} of {counts[name]:,}" for name in sorted(counts) if name.startswith(HIDDEN)]
+    # A template may show the reasoning of the last answer alone.
+    hidden = [name.removeprefix(HIDDEN) for name in sorted(counts) if name.startswith(HIDDEN)]
+    shown = [f"{'some ' * (name in REASONING)}{name} of {counts[f'{HIDDEN}{name}']:,}" for name in hidden]
     if shown:
         yield f"; the chat template does not show {', '.join(shown)} chats"
     if number := counts.get("num_empty_answers"):
         yield f"; {counted(number, 'empty answer')} not counted towards the loss"
+    if number := counts.get("num_excluded_answers"):
+        yield f"; {counted(number, 'answer')} with weight 0 not counted towards the loss"
     if number := counts.get("num_other_loss_weights"):
         yield f"; {counted(number, 'loss weight')} of turns other than 0 and 1 count as 1"
     if number := counts.get("num_loss_masks"):

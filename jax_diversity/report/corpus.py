@@ -44,7 +44,8 @@ _PACKED += ("num_documents_cut", "num_padding_tokens", "num_inserted_ends", "num
 _WEIGHED = ("num_appearances", "num_documents_repeated", "num_documents_left_out")
 """The counts of `pack` for documents with weights."""
 _CHATS = ("num_sequences_without_targets", "num_chats", "num_chats_whole", "num_chats_cut", "num_chats_dropped")
-_CHATS += ("num_answer_tokens", "num_answer_tokens_apart")
+_CHATS += ("num_answer_tokens", "num_answer_tokens_apart", "num_answer_tokens_kept", "num_answer_tokens_left_out")
+_CHATS += ("num_answers_left_out", "enough_sequence_length", "num_left_out_then")
 
 
 def corpus_values(documents: pa.Table, prepared: Mapping[str, Any], num_duplicates: int) -> dict[str, Any]:

@@ -211,7 +211,11 @@ GOOD = {"question": "Why?", "answer": "So."}
 @pytest.mark.parametrize(
     ("record", "kind", "what"),
     [
-        ({"text": "a text"}, "num_without_text", "no turns in messages"),
+        (
+            {"text": "a text"},
+            "num_without_text",
+            "no turns, found only text; put plain texts into a corpus of their own",
+        ),
         ({"messages": []}, "num_broken_records", "no turns"),
         ({"messages": "hello"}, "num_without_text", "found only messages"),
         ({"messages": ["hello"]}, "num_broken_records", r"messages\[0\] is str, expected an object"),
@@ -328,7 +332,7 @@ def test_answers_that_are_outside_the_loss(tmp_path: Path) -> None:
     answers = [{"role": "assistant", "content": text, "weight": weight} for text, weight in (("a", 0), ("b", 1))]
     (document,), counts = prepared(tmp_path, [], {"messages": [{"role": "user", "content": "x"}, *answers]})
     assert spans_of(document) == ["b<|im_end|>"]
-    assert counts == {"num_chats": 1, "num_chats_without_turns": 0}
+    assert counts == {"num_chats": 1, "num_chats_without_turns": 0, "num_excluded_answers": 1}
     said = [document.text[start:stop] for start, stop in document.metadata["turn_spans"]]
     assert said == ["x", "a", "b"]
 
@@ -773,7 +777,7 @@ def test_what_the_template_does_not_show_is_counted_by_name(tmp_path: Path) -> N
     assert not any("hiding" in name for name in counts)
     counts = {"num_documents": 1, "text_bytes": 5, **dict.fromkeys(PREPARE_COUNTS, 0), "problems": [], **hidden}
     line = PREPARE.summary(counts)
-    assert "the chat template does not show documents of 1, reasoning of 1, tools of 1 chats" in line
+    assert "the chat template does not show documents of 1, some reasoning of 1, tools of 1 chats" in line
     assert "1 empty answer not counted" in line
 
 
@@ -792,6 +796,14 @@ def test_marks_of_turns_leave_answers_out_of_the_loss(tmp_path: Path, field: str
         assert spans_of(document) == [*["a<|im_end|>"] * counted, "b<|im_end|>"]
         assert counts.get("num_other_loss_weights", 0) == (value == 0.5)
         assert counts.get("num_loss_masks", 0) == (field == "mask")
+        assert counts.get("num_excluded_answers", 0) == (not counted)
+    stage = {"num_documents": 1, "text_bytes": 5, **dict.fromkeys(PREPARE_COUNTS, 0), "problems": []}
+    assert "; 3 answers with weight 0 not counted" in PREPARE.summary(stage | {"num_excluded_answers": 3})
+
+
+def test_a_question_with_weight_0_is_no_answer_left_out(tmp_path: Path) -> None:
+    _, counts = prepared(tmp_path, [], {"messages": [ASK | {"weight": 0}, {"role": "assistant", "content": "a"}]})
+    assert "num_excluded_answers" not in counts
 
 
 def test_the_history_of_an_instruction(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_a_broken_line_in_the_middle_is_counted_with_its_place(tmp_path: Path) -
     bad = {
         b'{"text": "cut': "not JSON",
         b'{"text": "a\x01"}': "not JSON: Invalid control character at character 12",
+        b'{"text": ': "not JSON: Expecting value at the end of the line",
         b"[1, 2]": "expected a JSON object, found list",
         b'{"text": "\xff"}': "invalid UTF-8",
         b'{"text": "half \\ud800 a pair"}': "invalid UTF-8",
@@ -191,7 +192,7 @@ def test_a_broken_line_in_the_middle_is_counted_with_its_place(tmp_path: Path) -
     for number, (problem, what) in enumerate(zip(report.problems, bad.values(), strict=True), start=2):
         assert problem.startswith(f"x.jsonl:{number}: "), problem
         assert what in problem
-    assert (report.num_broken_records, report.num_invalid_utf8) == (5, 3)
+    assert (report.num_broken_records, report.num_invalid_utf8) == (6, 3)
     assert (report.num_without_text, report.num_text_not_string, report.num_empty_documents) == (1, 2, 2)
 
 

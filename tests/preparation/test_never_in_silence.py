@@ -76,6 +76,20 @@ def test_little_markup_gives_a_warning_and_source_code_none(tmp_path: Path, caps
     assert not capsys.readouterr().err
 
 
+def test_chats_may_contain_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step that removes markup would change their answers, so none is suggested."""
+    chats = tmp_path / "chats.jsonl"
+    answers = [{"role": "assistant", "content": text} for text in (WIKI, PAGE, POST)]
+    rows = [{"messages": [{"role": "user", "content": answer["content"]}, answer]} for answer in answers]
+    chats.write_text("\n".join(json.dumps(row) for row in rows))
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert (
+        prepare(chats, tmp_path / "out", "--corpus.format", "chat", "--corpus.chat-template", str(tmp_path / "t.jinja"))
+        == 0
+    )
+    assert not capsys.readouterr().err
+
+
 def test_a_large_corpus_of_markup_is_refused_at_its_beginning() -> None:
     from jax_diversity.preparation.markup import MarkupCounts
 

@@ -55,14 +55,14 @@ _ROLE_OF = {
     **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatbot", *_CALLERS), ANSWERS),
     **dict.fromkeys(("tool", "function", "observation", "ipython", "tool_response", "function_response"), "tool"),
 }
-_REASONING = ("reasoning_content", "reasoning", "thinking")
+REASONING = ("reasoning_content", "reasoning", "thinking")
 _LOSS_MARKS = ("train", "trainable", "train_on_turn", "loss", "loss_weight", "mask", "weight")
 """The fields of a turn that say whether it counts towards the loss."""
 # Most turns have none of these fields.
-_FIELDS_OF_REASONING, _FIELDS_OF_LOSS = frozenset(_REASONING), frozenset(_LOSS_MARKS)
+_FIELDS_OF_REASONING, _FIELDS_OF_LOSS = frozenset(REASONING), frozenset(_LOSS_MARKS)
 _FIELDS_OF_CALLS = frozenset(("tool_calls", "function_call"))
 _PLAIN = (("role", "content"), ("from", "value"))
-_OTHER_WEIGHTS, _MASKS = "num_other_loss_weights", "num_loss_masks"
+_OTHER_WEIGHTS, _MASKS, _EXCLUDED = "num_other_loss_weights", "num_loss_masks", "num_excluded_answers"
 _LABELS = ("name", "tool_call_id")
 _EXTRAS = {"tools": "tools", "functions": "tools", "documents": "documents"}
 """The fields of a record that a template may show, and their names in templates."""
@@ -173,7 +173,7 @@ def _make_chat(
     except DocumentError as error:
         return Problem("num_broken_records", str(error))
     if hidden := template.hidden(turns, extras, text):
-        named = [name for name in notes if name in _REASONING] if "reasoning" in hidden else []
+        named = [name for name in notes if name in REASONING] if "reasoning" in hidden else []
         hidden = [name for name in hidden if name != "reasoning" or not named]
         notes.update(f"{HIDDEN}{name}" for name in [*hidden, *named])
     answers = [number for number, role in enumerate(roles) if role == ANSWERS]
@@ -186,7 +186,7 @@ def _make_chat(
         "in_loss": [number for number in said_answers if turns[number].in_loss],
         "text": _text_mark(text),
         "is_clear": isinstance(template, ChatTemplate) and template.find(text, roles) == spans,
-        "notes": {name: number for name, number in notes.items() if number and name not in _REASONING},
+        "notes": {name: number for name, number in notes.items() if number and name not in REASONING},
     }
     about["metadata"] |= {"num_turns": len(turns), "roles": roles, _READ: read}
     about["metadata"] |= {MEDIA_PARTS: num_media} if num_media else {}
@@ -256,7 +256,9 @@ def _take_pair(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
                 Turn(ANSWERS, answering.text, num_media=answering.num_media, reasoning=answering.reasoning),
             ]
     found = ", ".join(sorted(fields)[:20]) or "no fields"
-    raise _BrokenError(Problem("num_without_text", f"no turns in {_known_fields()}, found only {found}"))
+    raise _BrokenError(
+        Problem("num_without_text", f"no turns, found only {found}; put plain texts into a corpus of their own")
+    )
 
 
 def _history(history: list[Any]) -> list[Turn]:
@@ -297,13 +299,15 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
         calls, content = [*named, *calls], ""
     reasoning = ""
     if not _FIELDS_OF_REASONING.isdisjoint(entry):
-        field = next((field for field in _REASONING if isinstance(entry.get(field), str) and entry[field]), None)
+        field = next((field for field in REASONING if isinstance(entry.get(field), str) and entry[field]), None)
         if field is not None:
             reasoning = entry[field]
             notes[field] += 1
     said = _Content() if content is None and (calls or reasoning) else _Content.of(content, name)
     labels = {field: entry[field] for field in _LABELS if isinstance(entry.get(field), str)}
     in_loss = _in_loss(entry, name, notes)
+    if role == ANSWERS and not in_loss:
+        notes[_EXCLUDED] += 1
     results = [Turn("tool", text, in_loss) for text in said.results]
     turn = Turn(
         role,

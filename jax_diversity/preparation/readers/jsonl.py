@@ -137,7 +137,9 @@ def _parse(line: bytes) -> dict[str, Any] | Problem:
     except UnicodeDecodeError as error:
         return Problem.of_unicode(error)
     except json.JSONDecodeError as error:
-        # Some messages of the module json end in "at", because it continues them with the place.
-        return Problem("num_broken_records", f"not JSON: {error.msg.removesuffix(' at')} at character {error.colno}")
+        # A line that is cut off is broken at its end. Some messages of the module json end in "at", because it
+        # continues them with the place.
+        place = f"character {error.pos + 1}" if error.doc[error.pos :].strip() else "the end of the line"
+        return Problem("num_broken_records", f"not JSON: {error.msg.removesuffix(' at')} at {place}")
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or thousands of nested brackets
         return Problem("num_broken_records", f"unreadable JSON: {error}")

@@ -1,13 +1,13 @@
 """Chats stay whole: a chat that is longer than a sequence is cut between turns, dropped, or truncated at its end.
 
-Before a method packs chats, `turn_pieces` divides each chat into pieces of at most L tokens. The method packs these
-pieces as if they were documents. A method that never cuts a document of at most L tokens thus cuts no piece.
+Before a method packs chats, `turn_pieces` divides each chat into pieces. The method packs these pieces as if they were
+documents. A method that never cuts a document of at most L tokens thus cuts no piece of at most L tokens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -15,6 +15,7 @@ from jaxtyping import Bool, Int64
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.schema.documents import ROLES
 from jax_diversity.sequences.packing.pieces import Pieces, expand, whole_documents
+from jax_diversity.sequences.packing.report import Runs, distinct_runs
 
 if TYPE_CHECKING:
     from jax_diversity.schema import Segments
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 LongChats = Literal["cut", "drop", "truncate"]
 """What happens to chats that are longer than a sequence."""
 _USER = ROLES.index("user")
+_FEW_LEFT_OUT = 0.01
+"""The share of the answers' tokens that a sufficient sequence length may leave out."""
 
 
 def turn_pieces(
@@ -31,7 +34,7 @@ def turn_pieces(
     is_chat: Bool[np.ndarray, " document"],
     turns: Turns,
     sequence_length: int,
-    long_chats: LongChats,
+    long_chats: LongChats | None,
 ) -> Pieces:
     """Divide chats into pieces of at most `sequence_length` tokens. Other documents are one piece each.
 
@@ -39,13 +42,16 @@ def turn_pieces(
     their questions. If no such piece fits, it ends before another turn. A turn that is longer than a sequence is
     truncated. It stays with the turns before it if these fill at most half of a sequence.
 
+    Without a rule (None) no token is lost: chats are cut as with `cut`, but a turn that is longer than a sequence is
+    not truncated. Its piece is longer than a sequence, and the method continues it in the next sequences.
+
     Args:
         document_lengths: tokens of every document of the corpus.
         documents: the documents to pack, ascending.
         is_chat: whether each document of the corpus is a chat.
         turns: the turns of all chats.
         sequence_length: L, tokens per sequence.
-        long_chats: `cut`, `drop` or `truncate`.
+        long_chats: `cut`, `drop` or `truncate`; None keeps every token.
 
     Returns:
         The pieces, in the order of `documents`; a piece closes if it contains the last token of its document.
@@ -55,7 +61,8 @@ def turn_pieces(
         >>> turn_pieces(np.array([12]), np.array([0]), np.array([True]), turns, 8, "cut").length.tolist()
         [5, 7]
     """
-    check_one_of("packing.long_chats", long_chats, get_args(LongChats))
+    if long_chats is not None:
+        check_one_of("packing.long_chats", long_chats, get_args(LongChats))
     pieces = whole_documents(document_lengths, documents)
     is_long = is_chat[documents] & (pieces.length > sequence_length)
     if not is_long.any():
@@ -65,12 +72,14 @@ def turn_pieces(
         long = documents[is_long]
         length = np.full(len(long), sequence_length)
         rows.append(Pieces(long, np.zeros_like(long), length, np.zeros(len(long), bool)))
-    elif long_chats == "cut":
+    elif long_chats != "drop":
         first = np.searchsorted(turns.document_index, documents[is_long])
         stop = np.searchsorted(turns.document_index, documents[is_long], "right")
         for chat, begin, end in zip(documents[is_long].tolist(), first.tolist(), stop.tolist(), strict=True):
             length = int(document_lengths[chat])
             offset, sizes = _cuts(turns.offset[begin:end], turns.role[begin:end], length, sequence_length)
+            if long_chats == "cut":
+                sizes = np.minimum(sizes, sequence_length)
             rows.append(Pieces(np.full(len(offset), chat), offset, sizes, offset + sizes == length))
     joined = Pieces(*(np.concatenate(columns) for columns in zip(*rows, strict=True)))
     return joined.take(np.lexsort((joined.document_offset, joined.document_index)))
@@ -79,7 +88,7 @@ def turn_pieces(
 def _cuts(
     offset: Int64[np.ndarray, " turn"], role: Int64[np.ndarray, " turn"], length: int, sequence_length: int
 ) -> tuple[Int64[np.ndarray, " piece"], Int64[np.ndarray, " piece"]]:
-    """Return where the pieces of one chat begin, and their lengths."""
+    """Return where the pieces of one chat begin, and their lengths, which only a long turn makes longer than L."""
     bounds, is_asked = np.append(offset, length), np.append(role == _USER, True)
     begins, sizes, turn = list[int](), list[int](), 0
     while turn < len(offset):
@@ -92,7 +101,7 @@ def _cuts(
         if is_half and following < len(offset) and bounds[following + 1] - bounds[following] > sequence_length:
             following += 1
         begins.append(start)
-        sizes.append(min(int(bounds[following]) - start, sequence_length))
+        sizes.append(int(bounds[following]) - start)
         turn = following
     return np.array(begins), np.array(sizes)
 
@@ -107,12 +116,16 @@ class ChatCounts:
         num_answer_tokens: places with tokens of answers.
         num_answer_tokens_apart: such places in a piece that does not contain the beginning of their question, the
             nearest earlier turn of the user.
+        num_answer_tokens_kept: tokens of answers in a sequence, each counted once.
+        num_answers_whole: answers of which every token is in a sequence.
     """
 
     num_chats_whole: int = 0
     num_chats_cut: int = 0
     num_answer_tokens: int = 0
     num_answer_tokens_apart: int = 0
+    num_answer_tokens_kept: int = 0
+    num_answers_whole: int = 0
 
 
 def count_chats(segments: Segments, is_chat: Bool[np.ndarray, " document"], tokens: TokenStore) -> ChatCounts:
@@ -139,12 +152,78 @@ def count_chats(segments: Segments, is_chat: Bool[np.ndarray, " document"], toke
     has_earlier[next_user > 0] = users[next_user[next_user > 0] - 1] >= axis[document][next_user > 0]
     following = np.append(users, np.iinfo(np.int64).max)[next_user]
     apart = np.where(has_earlier, np.minimum(following - axis[document], stop) - start, 0)
+    kept = distinct_runs(Runs(document, start, stop - start), lengths)
+    answers = answers_of(tokens, placed & is_chat)
+    # The kept tokens of the corpus before each place: those of the earlier runs, and of the run that contains it.
+    begins, before = axis[kept.document_index] + kept.document_offset, np.append(0, np.cumsum(kept.length))
+
+    def num_kept_before(place: Int64[np.ndarray, " answer"]) -> Int64[np.ndarray, " answer"]:
+        run = np.searchsorted(begins, place, "right") - 1
+        inside = np.minimum(place - begins[run], kept.length[run])
+        return np.where(run < 0, 0, before[run] + inside)
+
+    begin = axis[answers.document_index] + answers.document_offset
+    num_kept = num_kept_before(begin + answers.length) - num_kept_before(begin) if len(begins) else np.zeros_like(begin)
     return ChatCounts(
         num_chats_whole=int(whole.sum()),
         num_chats_cut=int(placed.sum() - whole.sum()),
         num_answer_tokens=int(tokens.num_loss_tokens_of(document, start, stop - start).sum()),
         num_answer_tokens_apart=int(tokens.num_loss_tokens_of(document, start, apart).sum()),
+        num_answer_tokens_kept=int(tokens.num_loss_tokens_of(*kept).sum()),
+        num_answers_whole=int((num_kept == answers.length).sum()),
     )
+
+
+def answers_of(tokens: TokenStore, documents: Bool[np.ndarray, " document"]) -> Runs:
+    """Return the turns with tokens that count towards the loss, of some documents."""
+    turns = tokens.turns
+    stop = np.append(turns.offset[1:], 0)
+    is_last = np.append(np.diff(turns.document_index) != 0, True)[: len(stop)]
+    stop = np.where(is_last, tokens.document_lengths[turns.document_index], stop[: len(is_last)])
+    rows = np.flatnonzero(documents[turns.document_index])
+    runs = Runs(turns.document_index[rows], turns.offset[rows], (stop - turns.offset)[rows])
+    counts = tokens.num_loss_tokens_of(*runs) > 0
+    return Runs(*(column[counts] for column in runs))
+
+
+class EnoughTokens(NamedTuple):
+    """A sequence length at which few tokens of answers are left out.
+
+    Attributes:
+        sequence_length: the sequence length.
+        num_left_out: tokens of answers that are left out at this length.
+    """
+
+    sequence_length: int
+    num_left_out: int
+
+
+def enough_tokens(
+    tokens: TokenStore,
+    documents: Int64[np.ndarray, " chosen"],
+    is_chat: Bool[np.ndarray, " document"],
+    sequence_length: int,
+    long_chats: LongChats,
+) -> EnoughTokens:
+    """Double the sequence length until packing leaves out at most 1 % of the answers' tokens.
+
+    The method of packing is one that keeps documents whole.
+
+    Args:
+        tokens: the tokens of the documents.
+        documents: the documents of the training part, ascending.
+        is_chat: whether each document of the corpus is a chat.
+        sequence_length: the sequence length to double.
+        long_chats: as in `turn_pieces`.
+    """
+    chats, lengths = documents[is_chat[documents]], tokens.document_lengths
+    num_tokens = int(tokens.num_loss_tokens_of(chats, np.zeros_like(chats), lengths[chats]).sum())
+    while True:
+        sequence_length *= 2
+        pieces = turn_pieces(lengths, chats, is_chat, tokens.turns, sequence_length, long_chats)
+        left_out = num_tokens - int(tokens.num_loss_tokens_of(*pieces[:3]).sum())
+        if left_out <= _FEW_LEFT_OUT * num_tokens:
+            return EnoughTokens(sequence_length, left_out)
 
 
 def num_targets(segments: Segments, tokens: TokenStore) -> Int64[np.ndarray, " sequence"]:

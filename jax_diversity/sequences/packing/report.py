@@ -72,7 +72,11 @@ class PackingReport:
         """
         num_ends = int(segments.inserted_ends(document_lengths).sum())
         num_taken = int(segments.length.sum())
-        num_kept = _num_distinct(segments, document_lengths) if repeats else num_taken - num_ends
+        num_kept = num_taken - num_ends
+        if repeats:
+            length = segments.length - segments.inserted_ends(document_lengths)
+            runs = Runs(segments.document_index, segments.document_offset, length)
+            num_kept = int(distinct_runs(runs, document_lengths).length.sum())
         num_repeated = num_taken - num_ends - num_kept
         num_places = (segments.num_sequences - self.num_sequences) * segments.sequence_length
         num_cut = len(documents_cut(segments, document_lengths, repeats=num_repeated > 0))
@@ -115,15 +119,27 @@ def documents_cut(
     return np.unique(document[1:][(np.diff(document) == 0) & (np.diff(sequence) != 0)])
 
 
-def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " document"]) -> int:
-    """Count the tokens of documents that are in at least one sequence, each token once."""
-    order = np.lexsort((segments.document_offset, segments.document_index))
-    # We put the tokens of all documents on one axis, one document after another. The tokens of a segment after the ends
-    # of all earlier segments are new.
-    start = segments.document_offset[order] + end_to_end(document_lengths)[segments.document_index[order]]
-    stop = start + (segments.length - segments.inserted_ends(document_lengths))[order]
+class Runs(NamedTuple):
+    """Runs of documents' tokens, without inserted end tokens."""
+
+    document_index: Int64[np.ndarray, " run"]
+    document_offset: Int64[np.ndarray, " run"]
+    length: Int64[np.ndarray, " run"]
+
+
+def distinct_runs(runs: Runs, document_lengths: Int64[np.ndarray, " document"]) -> Runs:
+    """Return the tokens that are in at least one run, each token once, in the order of the documents."""
+    order = np.lexsort((runs.document_offset, runs.document_index))
+    document = runs.document_index[order]
+    # We put the tokens of all documents on one axis, one document after another. The tokens of a run after the ends of
+    # all earlier runs are new.
+    axis = end_to_end(document_lengths)[document]
+    start = runs.document_offset[order] + axis
+    stop = start + runs.length[order]
     reached = np.maximum.accumulate(np.concatenate([[0], stop]))[:-1]
-    return int(np.maximum(stop - np.maximum(start, reached), 0).sum())
+    first = np.maximum(start, reached)
+    is_new = stop > first
+    return Runs(document[is_new], (first - axis)[is_new], (stop - first)[is_new])
 
 
 def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) -> ClusterMix | None:

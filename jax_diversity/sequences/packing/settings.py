@@ -24,8 +24,9 @@ class PackingConfig:
     sequence_length: int = 512
     """L: tokens per sequence."""
     long_chats: LongChats = "cut"
-    """Chats with more than L tokens: `cut` divides them between turns, `drop` leaves them out, `truncate` keeps their
-    first L tokens. It needs a method that keeps documents whole (`auto`, `best_fit`, `first_fit`, `pad`)."""
+    """Training chats with more than L tokens: `cut` divides them between turns, `drop` leaves them out, `truncate`
+    keeps their first L tokens. It needs a method that keeps documents whole (`auto`, `best_fit`, `first_fit`,
+    `pad`)."""
     drop_without_targets: bool = False
     """Leave out training sequences in which no token counts towards the loss. Only corpora of chats have them."""
     document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"

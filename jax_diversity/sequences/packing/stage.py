@@ -15,6 +15,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.spacing import space_groups
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.warned import warn
 from jax_diversity.foundation.wording import counted
 from jax_diversity.sequences.packing.settings import PackingConfig
 from jax_diversity.sequences.packing.stored import (
@@ -45,6 +46,8 @@ _COUNTED = (
 _VALIDATION_OPTIONS = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
 """Options for validation documents, which are packed once and in one row."""
 _LAST_SEQUENCE = "last_sequence"
+_MANY_LEFT_OUT = 0.05
+"""The share of the answers' tokens from which on a warning says that they are left out."""
 
 
 def pack_documents(context: Context, partial: Path) -> Counts:
@@ -106,7 +109,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         **{name: getattr(training, name) + getattr(apart, name) for name in _COUNTED},
         **_appearance_counts(context, appearances, validation),
         **({"num_sequences_without_targets": num_empty} if dataset.has_loss_mask else {}),
-        **_chat_counts(dataset, chosen | validation, _sum(chats, chats_apart)),
+        **_chat_counts(config, dataset, chosen, validation, _sum(chats, chats_apart)),
     }
 
 
@@ -158,13 +161,45 @@ def _sum(first: Any, second: Any) -> Any:
     return dataclasses.replace(first, **{name: getattr(first, name) + getattr(second, name) for name in names})
 
 
-def _chat_counts(dataset: Any, packed: Bool[np.ndarray, " document"], chats: ChatCounts) -> Counts:
-    """Return the counts of whole, cut and dropped chats, and of answer tokens; empty if no document is a chat."""
+def _chat_counts(
+    config: PackingConfig,
+    dataset: Any,
+    chosen: Bool[np.ndarray, " document"],
+    validation: Bool[np.ndarray, " document"],
+    chats: ChatCounts,
+) -> Counts:
+    """Return the counts of whole, cut and dropped chats, and of their answers; empty if no document is a chat.
+
+    Warns:
+        UserWarning: long answers are truncated, and more than a twentieth of the answers' tokens is left out.
+    """
+    from jax_diversity.sequences.packing.base import KEEP_WHOLE
+    from jax_diversity.sequences.packing.chats import answers_of, enough_tokens
+
     if not dataset.is_chat.any():
         return {}
-    num_chats = int((dataset.is_chat & packed).sum())
-    num_dropped = num_chats - chats.num_chats_whole - chats.num_chats_cut
-    return dataclasses.asdict(chats) | {"num_chats": num_chats, "num_chats_dropped": num_dropped}
+    tokens, is_packed = dataset.tokens, dataset.is_chat & (chosen | validation)
+    answers = answers_of(tokens, is_packed)
+    num_tokens = int(tokens.num_loss_tokens_of(*answers).sum())
+    counts: dict[str, Any] = dataclasses.asdict(chats) | {
+        "num_chats": int(is_packed.sum()),
+        "num_chats_dropped": int(is_packed.sum()) - chats.num_chats_whole - chats.num_chats_cut,
+        "num_answer_tokens_left_out": num_tokens - chats.num_answer_tokens_kept,
+        "num_answers_left_out": len(answers.length) - chats.num_answers_whole,
+    }
+    if counts["num_answer_tokens_left_out"] and config.methods[0] in KEEP_WHOLE:
+        enough = enough_tokens(
+            tokens, np.flatnonzero(chosen), dataset.is_chat, config.sequence_length, config.long_chats
+        )
+        counts |= {"enough_sequence_length": enough.sequence_length, "num_left_out_then": enough.num_left_out}
+        share = counts["num_answer_tokens_left_out"] / num_tokens
+        if config.long_chats == "cut" and share > _MANY_LEFT_OUT:
+            warn(
+                f"{share:.1%} of the answers' tokens are in no sequence: packing.sequence_length="
+                f"{config.sequence_length} is too short for {counted(counts['num_answers_left_out'], 'answer')}; "
+                f"{enough.sequence_length} leaves out {_share(enough.num_left_out, num_tokens)}."
+            )
+    return counts
 
 
 def _appearance_counts(
@@ -242,7 +277,12 @@ def _packings(
         if method in KEEP_WHOLE and is_chat[documents].any():
             ascending = np.sort(documents).astype(np.int64)
             arguments["pieces"] = turn_pieces(
-                lengths, ascending, is_chat, dataset.tokens.turns, config.sequence_length, config.long_chats
+                lengths,
+                ascending,
+                is_chat,
+                dataset.tokens.turns,
+                config.sequence_length,
+                None if once else config.long_chats,
             )
         if config.drop_without_targets and dataset.has_loss_mask and not once:
             arguments["chosen_sequences"] = lambda segments: num_targets(segments, dataset.tokens) > 0
@@ -297,9 +337,27 @@ def chat_summary(counts: Counts) -> str:
     text += f", {counts['num_chats_dropped']:,} dropped"
     if lost := counts["num_tokens_dropped"]:
         text += f"; {counted(lost, 'token')} left out"
+    text += left_out_answers(counts)
     share = counts["num_answer_tokens_apart"] / max(counts["num_answer_tokens"], 1)
     text += f"; {share:.1%} of the answer tokens stand without their question"
     return text + (f"; {counted(empty, 'sequence')} without a target" if empty else "")
+
+
+def left_out_answers(counts: Counts) -> str:
+    """Return how many tokens of answers are left out, and at which sequence length few are; empty if there are none."""
+    number = counts.get("num_answer_tokens_left_out")  # earlier datasets do not have it
+    if not number:
+        return ""
+    total = number + counts["num_answer_tokens_kept"]
+    text = f", of them {number:,} of {counted(counts['num_answers_left_out'], 'answer')} ({number / total:.1%})"
+    if "enough_sequence_length" in counts:
+        then = _share(counts["num_left_out_then"], total)
+        text += f"; sequences of {counts['enough_sequence_length']:,} tokens leave out {then}"
+    return text
+
+
+def _share(number: int, total: int) -> str:
+    return f"{number / total:.1%}" if number else "none"
 
 
 def _check_weights(context: Context) -> None:
@@ -341,5 +399,5 @@ PACK = Stage(
     remembered=PackingArtifacts.document_hashes.file,
     must_remember=_must_remember,
     methods="sequences.packing.base",
-    version=4,
+    version=5,
 )

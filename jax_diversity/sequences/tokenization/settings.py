@@ -26,8 +26,13 @@ it ends the process. With more tokens, the embedding of a model would have billi
 
 
 def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
-    """Return the file `tokenizer.path`, and for GPT-2's `*vocab.json` also the `*merges.txt` in the same folder."""
+    """Return the file `tokenizer.path`, and for GPT-2's `*vocab.json` also the `*merges.txt` in the same folder.
+
+    For a folder, such as that of a model, the file is its tokenizer.json.
+    """
     path = Path(path)
+    if path.is_dir():
+        path /= "tokenizer.json"
     if not path.name.endswith("vocab.json"):
         return (path,)
     return path, path.with_name(path.name.removesuffix("vocab.json") + "merges.txt")
@@ -53,9 +58,9 @@ class TokenizerConfig:
         "set tokenizer.kind=file for a tokenizer.json or vocab.json, sentencepiece or tensorflow-text for a .model, "
         "or leave the path out",
     )
-    """For kind `file`, the tokenizer.json, or GPT-2's `*vocab.json` with its `*merges.txt` in the same folder. For the
-    kinds `sentencepiece` and `tensorflow-text`, the SentencePiece model. For kind `stored`, optionally a file as for
-    kind `file`; that tokenizer turns tokens into text for embeddings and reports."""
+    """For kind `file`, the tokenizer.json or a folder that contains it, or GPT-2's `*vocab.json` with its `*merges.txt`
+    in the same folder. For the kinds `sentencepiece` and `tensorflow-text`, the SentencePiece model. For kind `stored`,
+    optionally a file as for kind `file`; that tokenizer turns tokens into text for embeddings and reports."""
     end_token: str | None = _only_for(
         (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes have their own end token"
     )
@@ -125,7 +130,7 @@ class TokenizerConfig:
                 f"found {self.vocab_size}."
             )
         if reads_files and self.path:
-            check_format(self.path)
+            check_format(tokenizer_files(self.path)[0])
         if self.kind == "tensorflow-text" or self.normalization != "none":
             check_installed("tensorflow_text", "tensorflow-text")
         elif self.kind == "sentencepiece":
@@ -190,7 +195,17 @@ class TokenizerConfig:
     def _check_file(self, what: str) -> None:
         if not self.path:
             raise UserError(f"Expected tokenizer.path with tokenizer.kind={self.kind}, found nothing; name {what}.")
-        if "://" in self.path or not Path(self.path).is_file():
+        if Path(self.path).is_dir():
+            if self.kind in _MODEL_KINDS:
+                raise UserError(
+                    f"Expected tokenizer.path to be {what}, found a folder at {self.path}; name the .model file in it."
+                )
+            if not tokenizer_files(self.path)[0].is_file():
+                raise UserError(
+                    f"Expected tokenizer.path to be {what}, found the folder {self.path} without a tokenizer.json; "
+                    "name another file of a tokenizer, such as a vocab.json or a .model."
+                )
+        elif "://" in self.path or not Path(self.path).is_file():
             advice = "name a local file that exists"
             if not Path(self.path).suffix and "://" not in self.path:  # such as gpt2, a name of the Hugging Face Hub
                 advice = f"get it with `hf download {self.path} tokenizer.json --local-dir .`, and name that file"

@@ -147,9 +147,9 @@ def load_tokenizer(
     start_token: str | None = None,
     added_tokens: AddedTokens = "text",
 ) -> JsonTokenizer:
-    """Read a tokenizer.json, or a `*vocab.json` and the `*merges.txt` in the same folder."""
-    check_format(path)
+    """Read a tokenizer.json, also that of a folder, or a `*vocab.json` and the `*merges.txt` in the same folder."""
     files = tokenizer_files(path)
+    check_format(files[0])
     if len(files) == 1:
         definition = _read_text(files[0], "a tokenizer.json")
         return JsonTokenizer(definition, end_token, start_token, str(path), added_tokens)
@@ -162,8 +162,8 @@ def load_tokenizer(
 
 def token_name(path: str | Path, token: int) -> str | None:
     """Return the name of a token id in a file that `load_tokenizer` reads; None if there is no such id."""
-    check_format(path)
     files = tokenizer_files(path)
+    check_format(files[0])
     if len(files) == 1:
         return _parse(_read_text(files[0], "a tokenizer.json"), str(path)).id_to_token(token)
     return _read_pair(*files).id_to_token(token)

@@ -297,10 +297,14 @@ def find_document(dataset: Dataset, document: str) -> int | None:
 
 @dataclass(frozen=True)
 class TurnView:
-    """A turn of a chat: its role, its tokens, and the runs of its text with whether they count towards the loss."""
+    """A turn of a chat: its role, its tokens, and the runs of its text with whether they count towards the loss.
+
+    `num_left_out` is the number of its tokens that packing left out of all sequences, of training and of validation.
+    """
 
     role: str
     num_tokens: int
+    num_left_out: int
     texts: tuple[tuple[str, bool], ...]
 
 
@@ -318,12 +322,18 @@ def chat_turns(dataset: Dataset, document: str) -> list[TurnView]:
     counts = dataset.tokens.loss_mask(*whole)
     own = slice(*np.searchsorted(turns.document_index, [number, number + 1]).tolist())
     bounds = [*turns.offset[own].tolist(), len(tokens)]
+    is_placed = np.zeros(len(tokens), bool)
+    for part in (dataset.segments, dataset.validation_segments):
+        length = part.length - part.inserted_ends(dataset.tokens.document_lengths)
+        for row in np.flatnonzero(part.document_index == number).tolist():
+            is_placed[part.document_offset[row] :][: length[row]] = True
     found = []
     for role, (start, stop) in zip(turns.role[own].tolist(), pairwise(bounds), strict=True):
         changes = np.flatnonzero(np.diff(counts[start:stop])) + 1 + start
         runs = pairwise([start, *changes.tolist(), stop])
         texts = tuple((tokenizer.decode(tokens[first:last]), bool(counts[first])) for first, last in runs)
-        found.append(TurnView(ROLES[role], stop - start, texts))
+        num_left_out = int((~is_placed[start:stop]).sum())
+        found.append(TurnView(ROLES[role], stop - start, num_left_out, texts))
     return found
 
 

@@ -184,7 +184,8 @@ def turns_text(turns: Sequence[TurnView]) -> str:
     lines = []
     for number, turn in enumerate(turns, 1):
         text = "".join(f"»{said}«" if counts else said for said, counts in turn.texts)
-        shown = f"{number} {turn.role} ({counted(turn.num_tokens, 'token')}): {clean(text)}"
+        missing = f", {turn.num_left_out:,} of them in no sequence" if turn.num_left_out else ""
+        shown = f"{number} {turn.role} ({counted(turn.num_tokens, 'token')}{missing}): {clean(text)}"
         lines.append(textwrap.shorten(shown, _TURN_CHARACTERS, placeholder=" ..."))
     return "\n".join(["", "The turns; what counts with loss_mask=answers is between » and «:", *lines] if lines else [])
 

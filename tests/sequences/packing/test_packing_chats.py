@@ -18,7 +18,10 @@ from jax_diversity.pipeline.build import Build
 from jax_diversity.schema.documents import ROLES
 from jax_diversity.sequences.packing.chats import count_chats, turn_pieces
 from jax_diversity.sequences.packing.settings import PackingConfig
+from jax_diversity.sequences.packing.stage import summary
 from jax_diversity.sequences.token_store.megatron import Turns
+from jax_diversity.streaming.run.inspection import chat_turns
+from jax_diversity.streaming.run.inspection_text import turns_text
 from tests.support.chats import config_of, packed, write_corpus
 
 CHATS = st.lists(
@@ -56,6 +59,10 @@ def test_pieces_are_whole_turns(chats: list[list[tuple[str, int]]], limit: int) 
     turns, documents = Turns(*np.array(rows).T), np.arange(len(chats))
     everyone = np.ones(len(chats), bool)
     cut = turn_pieces(lengths, documents, everyone, turns, limit, "cut")
+    held_out = turn_pieces(lengths, documents, everyone, turns, limit, None)
+    assert held_out.document_offset.tolist() == cut.document_offset.tolist()
+    assert (np.minimum(held_out.length, limit) == cut.length).all()
+    assert (np.bincount(held_out.document_index, held_out.length) == lengths).all()
     expected = [(number, *piece) for number, chat in enumerate(chats) for piece in plain_pieces(chat, limit)]
     assert list(zip(*(column.tolist() for column in cut[:3]), strict=True)) == expected
     assert (cut.closes == (cut.document_offset + cut.length == lengths[cut.document_index])).all()
@@ -88,7 +95,7 @@ def test_turns_are_stored_with_the_tokens(tmp_path: Path) -> None:
 def test_every_segment_is_whole_turns(tmp_path: Path, method: str) -> None:
     write_corpus(tmp_path)
     dataset = packed(tmp_path, method=method)
-    turns, lengths = dataset.tokens.turns, dataset.tokens.document_lengths
+    tokens, turns, lengths = dataset.tokens, dataset.tokens.turns, dataset.tokens.document_lengths
     begins = {*zip(turns.document_index.tolist(), turns.offset.tolist(), strict=True)}
     begins |= {*enumerate(lengths.tolist())}
     num_truncated = 0
@@ -108,6 +115,70 @@ def test_every_segment_is_whole_turns(tmp_path: Path, method: str) -> None:
     assert counts["num_documents_cut"] <= counts["num_chats_cut"]
     kept = sum(int(each.length.sum()) for each in held)
     assert counts["num_tokens_dropped"] == lengths.sum() - kept > 0
+    # Against the loss mask: the long answer is the only one of which tokens are left out.
+    num_answer_tokens = tokens.num_loss_tokens_of(np.arange(61), np.zeros(61, int), lengths).sum()
+    num_kept = sum(tokens.loss_mask(each.document_index, each.document_offset, each.length).sum() for each in held)
+    assert counts["num_answer_tokens_kept"] == num_kept
+    assert counts["num_answer_tokens_left_out"] == num_answer_tokens - num_kept > 0
+    assert counts["num_answers_left_out"] == 1
+    assert (counts["enough_sequence_length"], counts["num_left_out_then"]) == (800, 0)
+    assert f", of them {num_answer_tokens - num_kept} of 1 answer (" in summary({**counts})
+    assert "; sequences of 800 tokens leave out none" in summary({**counts})
+
+
+@pytest.mark.parametrize("method", ["auto", "pad"])
+@pytest.mark.parametrize(("long_chats", "length"), [("cut", 40), ("drop", 120), ("truncate", 40)])
+def test_held_out_chats_keep_every_token(tmp_path: Path, method: str, long_chats: str, length: int) -> None:
+    """A turn that is longer than a sequence continues in the next one, and so does its loss."""
+    write_corpus(tmp_path)
+    dataset = packed(tmp_path, method=method, long_chats=long_chats, sequence_length=length, validation_fraction=0.4)
+    segments, tokens = dataset.validation_segments, dataset.tokens
+    lengths = segments.length - segments.inserted_ends(tokens.document_lengths)
+    runs = sorted(
+        zip(segments.document_index.tolist(), segments.document_offset.tolist(), lengths.tolist(), strict=True)
+    )
+    held_out = np.unique(segments.document_index)
+    places = [(document, place) for document, offset, length in runs for place in range(offset, offset + length)]
+    assert places == [(d, p) for d in held_out.tolist() for p in range(tokens.document_lengths[d])]
+    whole = tokens.num_loss_tokens_of(held_out, np.zeros_like(held_out), tokens.document_lengths[held_out])
+    kept = tokens.num_loss_tokens_of(segments.document_index, segments.document_offset, lengths)
+    assert kept.sum() == whole.sum() > 0
+    assert len(held_out) == dataset.counts("pack")["num_validation_documents"]
+
+
+@pytest.mark.parametrize("method", ["auto", "pad"])
+def test_the_view_of_a_chat_says_which_tokens_are_in_no_sequence(tmp_path: Path, method: str) -> None:
+    write_corpus(tmp_path)
+    dataset = packed(tmp_path, method=method, sequence_length=64, validation_fraction=0.4)
+    ids, num_left_out = list(dataset.document_store.ids()), 0
+    lengths, segments = dataset.tokens.document_lengths, dataset.segments
+    for number in np.unique(segments.document_index).tolist():
+        turns = chat_turns(dataset, ids[number])
+        own = segments.document_index == number
+        missing = lengths[number] - (segments.length - segments.inserted_ends(lengths))[own].sum()
+        assert sum(turn.num_left_out for turn in turns) == missing
+        shown = turns_text(turns).replace("\n", " ")
+        assert [f"{t.num_left_out} of them in no sequence)" in shown for t in turns if t.num_left_out] == [True] * sum(
+            t.num_left_out > 0 for t in turns
+        )
+        num_left_out += missing
+    assert num_left_out == dataset.counts("pack")["num_tokens_dropped"] > 0
+    for number in np.unique(dataset.validation_segments.document_index).tolist():
+        turns = chat_turns(dataset, ids[number])
+        assert not any(turn.num_left_out for turn in turns)
+
+
+def test_many_tokens_of_answers_left_out_give_a_warning(tmp_path: Path) -> None:
+    write_corpus(tmp_path)
+    with pytest.warns(
+        UserWarning, match=r"% of the answers' tokens are in no sequence: packing\.sequence_length=40 is too short for"
+    ):
+        packed(tmp_path, sequence_length=40)
+    ways: list[dict[str, Any]] = [{"sequence_length": 800}, {"sequence_length": 40, "long_chats": "truncate"}]
+    for options in ways:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            packed(tmp_path, **options)
 
 
 @pytest.mark.parametrize("rule", ["drop", "truncate"])

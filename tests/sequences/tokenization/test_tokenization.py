@@ -396,3 +396,16 @@ def test_a_spread_part_comes_from_everywhere() -> None:
     huge = "\n".join(str(n) for n in range(400_000))
     part = "".join(spread_texts([huge], len(huge), len(huge) // 10))
     assert 0.05 * len(huge) < len(part) < 0.12 * len(huge)
+
+
+def test_a_folder_stands_for_its_tokenizer_json(tmp_path: Path, bpe: Tokenizer) -> None:
+    (tmp_path / "model").mkdir()
+    bpe.save(tmp_path / "model")
+    config = TokenizerConfig(kind="file", path=str(tmp_path / "model"))
+    config.check()
+    assert make_tokenizer(config).encode_documents(TEXTS)[0].tolist() == bpe.encode_documents(TEXTS)[0].tolist()
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"found the folder .*model without a tokenizer\.json; name another file"):
+        config.check()
+    with pytest.raises(UserError, match=r"found a folder at .*model; name the \.model file in it"):
+        TokenizerConfig(kind="sentencepiece", path=str(tmp_path / "model")).check()
