@@ -212,7 +212,7 @@ def test_partial_shuffle_has_as_many_rows_as_a_batch(corpus: Path, prepared: Pat
     np.testing.assert_array_equal(jd.open_dataset(prepared).segments.document_offset, segments.document_offset)
     # The number of the settings stays where it is the batch size; another number is an error.
     dataclasses.replace(config, batch_size=3).check({"packing"})
-    with pytest.raises(jd.UserError, match="num_rows in packing.options to be the batch size, 4, .* found 3"):
+    with pytest.raises(jd.UserError, match=r"num_rows in packing\.options to be the batch size, 4, .* found 3"):
         dataclasses.replace(config, batch_size=4).check({"packing"})
     without = PackingConfig(options={"atom_size": 8})
     assert without.for_batches(4) is without
@@ -228,7 +228,7 @@ def test_partial_shuffle_is_read_in_its_own_order(
     assert BuildConfig(packing=packing, orders=chosen).orders == chosen
     config = dataclasses.replace(tiny_config(corpus, tmp_path / "rows"), packing=packing, batch_size=2)
     config = dataclasses.replace(config, orders=(OrderConfig("corpus_order"), OrderConfig("uniform_shuffle")))
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="continue from batch to batch") as caught:
         Build(config).run_all(report=False)
     told = [str(warning.message) for warning in caught if "continue from batch to batch" in str(warning.message)]
     assert len(told) == 1
