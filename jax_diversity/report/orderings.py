@@ -408,7 +408,9 @@ def recommended_ordering(closed: Mapping[str, float], main_ordering: str | None)
 
     `closed` is the result of `mean_gaps_closed`.
     """
-    best = max(closed, key=closed.__getitem__, default=None)
-    if best is None or main_ordering not in closed:
+    if not closed:
+        return None
+    best = max(closed, key=closed.__getitem__)
+    if main_ordering is None or main_ordering not in closed:
         return best
     return best if closed[best] - closed[main_ordering] > CLEARLY_BETTER else main_ordering
