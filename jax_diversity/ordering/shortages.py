@@ -38,7 +38,10 @@ class Shortage(NamedTuple):
             fault = f"{tokens} from {place} on, but the corpus has none"
         else:
             fault = f"{self.needed / self.has:.2f} times {tokens}, which are used up after {place}"
-        return f"The targets ask for {fault}{more}. The remaining sequences follow."
+        return (
+            f"The targets ask for {fault}{more}. The remaining sequences follow. To use all tokens evenly, give "
+            "targets whose mean over the order is the corpus's shares."
+        )
 
 
 def shortages(plan: Plan | ChunkedPlan, targets: Targets) -> list[Shortage]:

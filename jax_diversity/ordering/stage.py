@@ -54,6 +54,11 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     from jax_diversity.ordering.shortages import UnmetTargets
     from jax_diversity.schema import Ordering
 
+    if context.config.packing.continues_rows and (config.method != "corpus_order" or config.reverse):
+        warn(
+            f"Ordering {config.file_name!r}: packing.method={context.config.packing.method} packs sequences whose rows "
+            "continue from batch to batch, and this order separates them; train on the order `corpus_order` for that."
+        )
     dataset = context.dataset
     counts = dataset.token_counts()
     state, settings = partial / "state", config.arguments(counts.families)
@@ -65,7 +70,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     if config.targets.shares:
         settings["targets"] = _from_position(config, named_targets(config.targets, counts, dataset.group_names))
     with (
-        context.progress.task(f"order: {config.method}", counts.num_sequences, "sequence") as advance,
+        context.progress.task(f"order: {config.file_name}", counts.num_sequences, "sequence") as advance,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")

@@ -38,6 +38,7 @@ __all__ = [
 ]  # users import all of them from here
 
 
+_DEFAULT_ORDERS = (OrderConfig(method="uniform_shuffle"), OrderConfig(method="balance"))
 _LARGEST_BATCH = 2**31 - 1
 """A number that is larger than the number of positions of any order."""
 
@@ -62,8 +63,9 @@ class BuildConfig:
     cluster: ClusterConfig = ClusterConfig()
     packing: PackingConfig = PackingConfig()
     characteristics: CharacteristicsConfig = CharacteristicsConfig()
-    orders: tuple[OrderConfig, ...] = (OrderConfig(method="uniform_shuffle"), OrderConfig(method="balance"))
-    """The orderings to make."""
+    orders: tuple[OrderConfig, ...] = _DEFAULT_ORDERS
+    """The orderings to make. With the packing method `partial_shuffle` the default is `corpus_order`, because every
+    other order separates the batches that continue each other."""
     records: RecordsConfig = RecordsConfig()
     windows: tuple[int, ...] = (64, 256, 1024)
     """Window sizes, in sequences, at which orderings are measured."""
@@ -73,6 +75,8 @@ class BuildConfig:
         kind = self.tokenizer.kind_for(self.corpus.format)
         if kind != self.tokenizer.kind:
             object.__setattr__(self, "tokenizer", dataclasses.replace(self.tokenizer, kind=kind))
+        if self.packing.continues_rows and self.orders is _DEFAULT_ORDERS:
+            object.__setattr__(self, "orders", (OrderConfig(method="corpus_order"),))
 
     def check(self, sections: Collection[str] | None = None) -> None:
         """Check the settings: first each section separately, then all sections together.
@@ -99,6 +103,8 @@ class BuildConfig:
                     missing.append(error)
         if "preparation" in (sections or ("preparation",)):
             self.preparation.check_corpus(self.corpus.format)
+        if "packing" in (sections or ("packing",)):
+            self.packing.check_batches(self.batch_size)
         # Another dataset's tokenizer is known from its stage on.
         if self.features_from is None or "tokenizer" in (sections or ()):
             self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)

@@ -53,7 +53,8 @@ def orderings_verdict(dataset: Dataset, orderings: Sequence[str | None] = (None,
     if SHUFFLE not in summaries:
         return f"`jax-diversity measure --out {dataset.root}` compares the orderings with a shuffle."
     means = {name: means_of(summary) for name, summary in summaries.items()}
-    *others, verdict = (judge(means, SHUFFLE, dataset.batch_size, ordering) for ordering in orderings)
+    judged = [ordering for ordering in orderings if ordering != SHUFFLE] or [None]
+    *others, verdict = (judge(means, SHUFFLE, dataset.batch_size, ordering) for ordering in judged)
     few = too_few(dataset.num_sequences, verdict.window)
     return "\n".join(
         [*(f"{wrapped(each.sentence)}\n" for each in others), str(verdict), *([wrapped(few)] if few else [])]

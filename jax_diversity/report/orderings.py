@@ -29,6 +29,7 @@ from jax_diversity.ordering.measures.profile import (
     window_profile,
 )
 from jax_diversity.ordering.measures.targets import GivenTargets, corpus_targets
+from jax_diversity.ordering.measures.verdict import gap_closed
 from jax_diversity.report.words import verdict_sentence
 
 NUM_SEEDS = 5
@@ -39,6 +40,9 @@ FEWEST_POINTS, ALL_POINTS = 60, 14_000
 FEWEST_BINS, MOST_BINS, ALL_BINS = 32, 96, 1200
 LEAST_SEQUENCES = 8
 """The least mean number of sequences with a group in a bin of a heat map. With fewer, any order has strong colours."""
+CLEARLY_BETTER = 0.01
+"""The additional share of the gap that another ordering must close to be recommended in place of the main ordering."""
+_SMALLEST_GAP = 1e-4
 _WANTED_GROUPS, _WIDEST_BINS = 8, 12
 """The number of groups that should be large enough, and the smallest number of bins that they may cost."""
 
@@ -367,3 +371,47 @@ def main_verdicts(
     # The nearest size on a logarithmic scale; of two equally near sizes the smaller one is used.
     nearest = min(sizes, key=lambda window: (abs(math.log(window / size)), window), default=0)
     return [verdict for verdict in shown if verdict["window_size"] == nearest]
+
+
+# ---- the recommendation
+
+
+def mean_gaps_closed(section: Mapping[str, Any]) -> dict[str, float]:
+    """Ordering -> the closed share of the gap between a shuffle and the floor, over all that the page shows.
+
+    This is the mean over the families, the window sizes of the profile (powers of two) from the smallest to the
+    largest measured size, and both offsets. It does not depend on one window size, because some orders are good only in
+    aligned windows of one size. Sizes with fewer than two windows, or without a gap, do not count.
+
+    Args:
+        section: the values `ordering` of the page.
+    """
+    measured, references = section["window_sizes"], section["profile_references"]
+    closed: dict[str, float] = {}
+    for order in section["orders"]:
+        gaps = []
+        for family, offsets in order["profile"].items():
+            floors = dict(zip(references[family]["sizes"], references[family]["floor"], strict=True))
+            for offset, profile in offsets.items():
+                band = references[family]["shuffle"][offset]
+                shuffled = dict(zip(band["sizes"], band["mean"], strict=True))
+                for size, number, mean in zip(*(profile[key] for key in ("sizes", "num_windows", "mean")), strict=True):
+                    is_measured = measured and min(measured) <= size * math.sqrt(2) <= 2 * max(measured)
+                    if is_measured and number >= 2 and shuffled[size] - floors[size] > _SMALLEST_GAP:
+                        gaps.append(gap_closed(mean, shuffled[size], floors[size]))
+        if gaps and not order["is_baseline"]:
+            closed[order["name"]] = sum(gaps) / len(gaps)
+    return closed
+
+
+def recommended_ordering(closed: Mapping[str, float], main_ordering: str | None) -> str | None:
+    """The ordering to train on: the main ordering, or the best ordering if it is clearly better; None without any.
+
+    `closed` is the result of `mean_gaps_closed`.
+    """
+    if not closed:
+        return None
+    best = max(closed, key=closed.__getitem__)
+    if main_ordering is None or main_ordering not in closed:
+        return best
+    return best if closed[best] - closed[main_ordering] > CLEARLY_BETTER else main_ordering

@@ -83,7 +83,7 @@ from jax_diversity.ordering.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values, segment_blocks
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
-from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
+from jax_diversity.report.orderings import Shown, main_verdicts, mean_gaps_closed, orders_values, recommended_ordering
 from jax_diversity.report.preparation import stored_preparation
 from jax_diversity.report.training import explanations, logs_of_others, training_runs, training_values
 from jax_diversity.sequences.characteristics.stored import DOCUMENTS
@@ -206,6 +206,8 @@ def summary_values(
     verdict = judge(means, baseline, batch_size, clean_text(main_ordering or "")) if main else None
     compared = [order["name"] for order in values["ordering"]["orders"] if main and not order["is_baseline"]]
     verdicts = [judge(means, baseline, batch_size, name) for name in compared]
+    closed_by_all = mean_gaps_closed(values["ordering"]) if main else {}
+    recommended = recommended_ordering(closed_by_all, None if verdict is None else verdict.ordering)
     judged = []
     # A family of one group has nothing to draw: the page begins with the first family that a shuffle does not balance.
     first = next((row for row in main if row["gap_closed"] is not None), main[0] if main else None)
@@ -231,7 +233,9 @@ def summary_values(
             if judged.mean_gap_closed is not None
         ],
         "sentences": [*([few] if few else []), *sentences],
-        "next": words.next_sentences(values, verdicts, batch_size),
+        "next": words.next_sentences(
+            values, verdicts, batch_size, recommended, closed_by_all.get(recommended or "", 0.0)
+        ),
         "batch_size": batch_size,
         "cards": [{"label": label, "value": value, "detail": detail} for label, value, detail in [*cards, *judged]],
     }

@@ -203,13 +203,17 @@ def _has_loss_family(verdicts: Sequence[Verdict]) -> bool:
     return any(family == "loss" for verdict in verdicts for means in verdict.means.values() for family, _ in means)
 
 
-def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch_size: int | None) -> list[str]:
+def next_sentences(
+    values: Mapping[str, Any], verdicts: Sequence[Verdict], batch_size: int | None, best: str | None, share: float
+) -> list[str]:
     """What to do with the orderings: which one to train on, what to expect of a model, and how to measure it.
 
     Args:
         values: the values of the page, without the summary.
         verdicts: one for every ordering that is not the shuffle.
         batch_size: the global batch size of training; None if it is unknown.
+        best: the recommended ordering; None if there is nothing to compare.
+        share: the closed share of the gap of this ordering, over all families, window sizes and offsets.
     """
     is_run, folder = bool(values.get("run")), values["title"]
     if not _PLAIN_NAME.fullmatch(folder):
@@ -218,30 +222,26 @@ def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch
     if "num_chats" in (values.get("packing") or {}) or _has_loss_family(verdicts):
         size += ', loss_mask="answers"'
     sentences = []
-    closed = {verdict.ordering: verdict.mean_gap_closed for verdict in verdicts if verdict.mean_gap_closed is not None}
-    if closed:
-        best = max(closed, key=lambda name: closed[name] or 0.0)
-        (judged,) = (verdict for verdict in verdicts if verdict.ordering == best)
-        size_of = counted(judged.window or 0, "sequence")
-        where = f"at your batch of {size_of}" if judged.is_batch else f"in windows of {size_of}"
-        share = closed[best] or 0.0
+    if best is not None:
         if share <= 0:
-            sentences.append(f"Train on the shuffle: {where} no order of this page is better.")
+            sentences.append(
+                "Train on the shuffle: no order of this page is better over all families and window sizes."
+            )
         elif is_run:
             sentences.append(f'Train on this run: `jd.make_loader("{folder}"{size})`.')
         else:
             sentences.append(
-                f"Train on `{best}`, which closes the largest part of the gap {where} ({percent(share)}): "
-                f'`jd.make_loader("{folder}", ordering="{best}"{size})`.'
+                f"Train on `{best}`, which closes {percent(share)} of the gap between a shuffle and the floor over all "
+                f'families, window sizes and offsets: `jd.make_loader("{folder}", ordering="{best}"{size})`.'
             )
     elif not is_run and not verdicts:
         sentences.append(f"Make an order: `jax-diversity order --out {folder}`.")
-    if batch_size is None and closed and not is_run:
+    if batch_size is None and best is not None and not is_run:
         sentences.append(
             "Build with `--batch-size N`, the number of sequences in a batch of your training: the order is then made "
             "for windows of this size, and this page judges it there."
         )
-    if not closed:
+    if best is None:
         return sentences
     expected = (
         "Expect a better sample in every batch: training losses that you log, and evaluations on a part of the data, "

@@ -303,7 +303,8 @@ def test_a_group_without_tokens_is_told() -> None:
     (shortage,) = shortages(Plan.build(chars, jd.Objective()), phases([0], [[1, 1]]))
     assert shortage.sentence("law", 0) == (
         "The targets ask for the tokens of topic 'law' from 0% of the order on, but the corpus has none. "
-        "The remaining sequences follow."
+        "The remaining sequences follow. To use all tokens evenly, give targets whose mean over the order is "
+        "the corpus's shares."
     )
 
 

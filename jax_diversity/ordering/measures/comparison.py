@@ -445,6 +445,8 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, Cells]]:
             if offset == "0" and not base:
                 cells += limits(family)
             yield f"{family}{ratio}: window TV, mean / worst, {_OFFSET_WORDS[offset]}", cells
+        cells = by_window(family, ("l2_worst", "max_share_deviation"))
+        yield f"{family}{ratio}: worst window L2 / window maximum", cells
         yield f"{family}{ratio}: gap closed between a shuffle and the floor", by_window(family, ("gap_closed",))
         if is_known(family, _GROUPS_PER_BATCH[0]):
             yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, _GROUPS_PER_BATCH)

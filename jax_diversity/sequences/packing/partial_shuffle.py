@@ -36,7 +36,7 @@ def partial_shuffle(
     are dropped. A padded last sequence of a row makes a gap in the stream of the row.
 
     Args:
-        num_rows: the number of rows; it must be the batch size of training.
+        num_rows: the number of rows, which must be the batch size of training. A build with a batch size uses it.
         num_epochs: the number of passes over the stream; each pass has different offsets.
         last_sequence: whether the last sequence of a row is dropped or padded if it is not full. The article keeps it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -61,6 +62,33 @@ class PackingConfig:
     def methods(self) -> tuple[str, str]:
         """The methods for chats and for other documents."""
         return ("best_fit", "concat") if self.method == "auto" else (self.method, self.method)
+
+    @property
+    def continues_rows(self) -> bool:
+        """Whether the rows of a batch continue the rows of the batch before, in the order in which they are packed."""
+        return self.method == "partial_shuffle"
+
+    def for_batches(self, batch_size: int | None) -> PackingConfig:
+        """Return the settings with the batch size as number of rows, if the method divides the tokens into rows.
+
+        If a number of rows is set, it stays.
+        """
+        if batch_size is None or not self.continues_rows:
+            return self
+        return dataclasses.replace(self, options={"num_rows": batch_size, **self.options})
+
+    def check_batches(self, batch_size: int | None) -> None:
+        """Check that the number of rows is the batch size of training.
+
+        Raises:
+            UserError: the two numbers are different.
+        """
+        num_rows = self.for_batches(batch_size).options.get("num_rows", batch_size)
+        if self.continues_rows and batch_size is not None and num_rows != batch_size:
+            raise UserError(
+                f"Expected num_rows in packing.options to be the batch size, {batch_size}, so that every row of a "
+                f"batch continues the row of the batch before, found {num_rows}; leave num_rows out."
+            )
 
     @property
     def holds_out_all(self) -> bool:

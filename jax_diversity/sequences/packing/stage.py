@@ -236,7 +236,7 @@ def _packings(
     from jax_diversity.sequences.packing.base import KEEP_WHOLE, METHODS, pack_in_blocks
     from jax_diversity.sequences.packing.chats import num_targets, turn_pieces
 
-    config: PackingConfig = context.config.packing
+    config: PackingConfig = context.config.packing.for_batches(context.config.batch_size)
     lengths = dataset.tokens.document_lengths
     if config.document_order == "shuffle":
         # All documents are shuffled, not only the chosen ones: their order does not depend on the other documents.
@@ -368,7 +368,7 @@ def _check_weights(context: Context) -> None:
 
 def _settings(config: Any) -> dict[str, Any]:
     # The place of the earlier dataset is left out: `outside` has a fingerprint of its choice.
-    packing = dataclasses.asdict(config.packing)
+    packing = dataclasses.asdict(config.packing.for_batches(config.batch_size))
     del packing["validation_from"]
     return {"packing": packing}
 

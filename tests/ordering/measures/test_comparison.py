@@ -207,3 +207,14 @@ def test_mistakes(chars: Characteristics, orders: dict, compared: Comparison) ->
         compared.value("greedy", "cluster", "tv_mean", 17, "0")
     with pytest.raises(ValueError, match="made for another dataset"):
         compare(chars, {"other": np.arange(5)}, windows=(2,))
+
+
+def test_the_tables_have_the_measures_of_the_article() -> None:
+    chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [2, 0]]})
+    table = compare(chars, {"mine": np.arange(4)}, windows=(2,)).table()
+    # The shares are .75 and .25: a window without the second topic deviates by .25 in both groups.
+    title, _, row = table[table.index("topic: worst window L2") :].splitlines()[:3]
+    assert title == "topic: worst window L2 / window maximum"
+    balance = measure(chars, np.arange(4), windows=(2,))
+    assert balance.window_max["topic"][2] == 0.25
+    assert row.split() == ["mine", f"{balance.window_l2['topic'][2].max():.4f}", "/", "0.2500"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,39 @@ def test_a_number_of_megatrons_samples_is_a_setting(corpus: Path, prepared: Path
     expected = megatron_indices(lengths, chosen, 32, num_samples=wanted, seed=config.packing.seed)
     order = np.load(prepared / "sequences" / "shuffle_index.npy")
     np.testing.assert_array_equal(order, expected.shuffle_index)
+
+
+def test_partial_shuffle_has_as_many_rows_as_a_batch(corpus: Path, prepared: Path) -> None:
+    config = dataclasses.replace(config_of(corpus, prepared, method="partial_shuffle"), batch_size=3)
+    Build(config).run_stage("pack")
+    segments = jd.open_dataset(prepared).segments
+    config = config_of(corpus, prepared, method="partial_shuffle", options={"num_rows": 3})
+    Build(config).run_stage("pack")
+    np.testing.assert_array_equal(jd.open_dataset(prepared).segments.document_offset, segments.document_offset)
+    # The number of the settings stays where it is the batch size; another number is an error.
+    dataclasses.replace(config, batch_size=3).check({"packing"})
+    with pytest.raises(jd.UserError, match=r"num_rows in packing\.options to be the batch size, 4, .* found 3"):
+        dataclasses.replace(config, batch_size=4).check({"packing"})
+    without = PackingConfig(options={"atom_size": 8})
+    assert without.for_batches(4) is without
+
+
+def test_partial_shuffle_is_read_in_its_own_order(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packing = PackingConfig(method="partial_shuffle", sequence_length=32, validation_fraction=0.05)
+    assert [order.method for order in BuildConfig(packing=packing).orders] == ["corpus_order"]
+    assert [order.method for order in BuildConfig().orders] == ["uniform_shuffle", "balance"]
+    chosen = (OrderConfig("uniform_shuffle"), OrderConfig("balance"))
+    assert BuildConfig(packing=packing, orders=chosen).orders == chosen
+    config = dataclasses.replace(tiny_config(corpus, tmp_path / "rows"), packing=packing, batch_size=2)
+    config = dataclasses.replace(config, orders=(OrderConfig("corpus_order"), OrderConfig("uniform_shuffle")))
+    with pytest.warns(UserWarning, match="continue from batch to batch") as caught:
+        Build(config).run_all(report=False)
+    told = [str(warning.message) for warning in caught if "continue from batch to batch" in str(warning.message)]
+    assert len(told) == 1
+    assert told[0].startswith("Ordering 'uniform_shuffle': packing.method=partial_shuffle")
+    # Every row continues in the next batch: its first token is the last one of the sequence before.
+    batches = [*jd.make_loader(config.out, ordering="corpus_order", global_batch_size=2)]
+    follows = [(before["targets"][:, -1] == after["inputs"][:, 0]) for before, after in itertools.pairwise(batches)]
+    assert np.mean(follows) > 0.9
