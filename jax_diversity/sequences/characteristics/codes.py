@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -123,14 +123,19 @@ def _places(block: pa.DictionaryArray) -> Int32[np.ndarray, " document"]:
     return block.indices.fill_null(len(block.dictionary)).to_numpy(zero_copy_only=False)
 
 
-def length_bins(document_lengths: Int64[np.ndarray, " document"], bins: int | Bins) -> Codes:
+EqualParts = Literal["documents", "tokens"]
+
+
+def length_bins(
+    document_lengths: Int64[np.ndarray, " document"], bins: int | Bins, equal: EqualParts = "documents"
+) -> Codes:
     """Divide the documents into bins by their token counts: quantile bins, or given bins.
 
-    Quantile bins have about equal numbers of documents. Equal lengths belong to one bin, so there may be fewer bins
-    than the number in `bins`.
+    Quantile bins have about equal numbers of documents, or with `equal="tokens"` of tokens. Equal lengths belong to one
+    bin, so there may be fewer bins than the number in `bins`.
     """
     if isinstance(bins, int):
-        bins = _quantile_bins(document_lengths, bins, "{}-{}")
+        bins = _quantile_bins(document_lengths, bins, "{}-{}", document_lengths if equal == "tokens" else None)
     return Codes(bins.places(document_lengths), bins.names, bins=bins)
 
 
@@ -145,16 +150,21 @@ def numeric_bins(values: Float64[np.ndarray, " document"], bins: int | Bins) -> 
     return Codes(group, (*bins.names, UNKNOWN) if missing else bins.names, missing, bins=bins)
 
 
-def _quantile_bins(values: np.ndarray, num_bins: int, name: str) -> Bins:
-    """Make bins with about equal numbers of values.
+def _quantile_bins(values: np.ndarray, num_bins: int, name: str, weights: np.ndarray | None = None) -> Bins:
+    """Make bins with about equal numbers of values, or equal sums of their weights.
 
     The pattern `name` makes a bin's name from its lowest and highest value.
     """
     if not len(values):
         return Bins((), ())
     ordered = np.sort(values)
-    # A bin ends with a value that occurs in the data, and equal values are in the same bin.
-    highest = np.quantile(ordered, np.arange(1, num_bins + 1) / num_bins, method="inverted_cdf")
+    parts = np.arange(1, num_bins + 1) / num_bins
+    # A bin ends with a value that occurs in the data, and equal values are in the same bin. Without any weight, the
+    # values count equally.
+    if weights is not None and weights.any():
+        highest = np.quantile(values, parts, method="inverted_cdf", weights=weights)
+    else:
+        highest = np.quantile(ordered, parts, method="inverted_cdf")
     stops = np.unique(np.searchsorted(ordered, highest, side="right"))
     lowest, highest = ordered[np.append(0, stops[:-1])].tolist(), ordered[stops - 1].tolist()
     return Bins(tuple(name.format(*ends) for ends in zip(lowest, highest, strict=True)), tuple(highest))

@@ -64,6 +64,8 @@ class CharacteristicsConfig:
     fields and `sequence_cluster` are always stored."""
     length_bins: int = 100
     """Number of quantile bins of the documents' token counts."""
+    length_bins_equal: Literal["documents", "tokens"] = "documents"
+    """Of what the bins have equal numbers. With `tokens`, as in the source article, most bins are of long documents."""
     sequence_clusters: int = 500
     """Number of clusters of the family `sequence_cluster`, if it is listed; at most one for every 20 sequences."""
     url_field: str = "url"

@@ -202,7 +202,7 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
     }
     num_bins: int = config.length_bins
     bins = _reference_bins(context).get("length", num_bins)
-    codes["length"] = make.length_bins(dataset.tokens.document_lengths, bins)
+    codes["length"] = make.length_bins(dataset.tokens.document_lengths, bins, config.length_bins_equal)
     for name in ("source", "language"):
         codes[name] = make.column_codes(dataset.document_store, name, MAX_GROUPS)
     codes |= {"host": of_fields.pop("host"), "duplicate": make.copies(dataset.duplicate_groups)}

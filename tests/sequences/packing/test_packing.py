@@ -178,3 +178,16 @@ def test_equal_lengths_share_a_bin() -> None:
     assert set(zip(bins.group.tolist(), [5] * 90 + [7] * 10, strict=True)) == {(0, 5), (1, 7)}
     assert length_bins(np.array([3, 3]), 4).names == ("3-3",)
     assert len(length_bins(np.zeros(0, np.int64), 4).names) == 0
+
+
+def test_length_bins_with_equal_numbers_of_tokens() -> None:
+    lengths = np.maximum(np.random.default_rng(0).lognormal(5, 1.2, 5000), 2).astype(np.int64)
+    by_tokens, by_documents = length_bins(lengths, 10, "tokens"), length_bins(lengths, 10)
+    tokens = np.bincount(by_tokens.group, lengths)
+    assert len(tokens) == 10
+    assert np.abs(tokens / lengths.sum() - 0.1).max() < 0.02
+    assert np.bincount(by_documents.group, lengths).max() > 0.4 * lengths.sum()
+    assert all(np.diff(by_tokens.group[np.argsort(lengths, kind="stable")]) >= 0)
+    assert length_bins(lengths, by_tokens.bins or 0).group.tolist() == by_tokens.group.tolist()
+    assert length_bins(np.zeros(3, np.int64), 4, "tokens").names == ("0-0",)
+    assert len(length_bins(np.zeros(0, np.int64), 4, "tokens").names) == 0
