@@ -148,6 +148,11 @@ def parse_options(default: _Options, verb: str, arguments: Sequence[str]) -> _Op
 def with_given(default: _Options, given: Mapping[str, Any]) -> _Options:
     """Replace the defaults of options by the plain values that the user gave, by the options' names."""
     plain = _with_lists(dataclasses.asdict(typing.cast(Any, default)))
+    # A default that nobody gave is left out: it may depend on another value, which the settings themselves decide.
+    sections_given = {_path(name)[0] for name in given}
+    for field in dataclasses.fields(typing.cast(Any, default)):
+        if field.name not in sections_given and getattr(default, field.name) is field.default:
+            del plain[field.name]
     # A list is set before its entries, and a base before the values that differ from it.
     for name in sorted(given, key=lambda name: (name.count("."), not name.endswith(f".{BASE}"))):
         *sections, last = _path(name)

@@ -138,7 +138,11 @@ class Characteristics(TokenCounts, Displayed):
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
         entries = {name: _as_entries(name, matrix) for name, matrix in counts.items() if not _are_labels(matrix)}
-        shares = {name: matrix for name, matrix in entries.items() if _are_shares(matrix)}
+        shares = {name: matrix for name, matrix in entries.items() if _can_be_shares(matrix)}
+        # Rows such as [1., 0.] can be one token or a whole sequence of one group. They are shares beside other shares,
+        # and in sequences of several tokens.
+        if not any(map(_has_fraction, shares.values())) and sequence_length in (None, 0, 1):
+            shares = {}
         matrices = {name: _as_counts(name, matrix) for name, matrix in entries.items() if name not in shares}
         if len(matrices) < len(counts):
             tokens = 1 if sequence_length is None else as_whole_number("sequence_length", sequence_length, 1, MAX_COUNT)
@@ -391,12 +395,19 @@ def _as_entries(name: str, matrix: Any) -> Any:
     """Convert a matrix to a sparse one in the user's type, CSR or COO; check its indices, shape and type."""
     try:
         entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
-        if entries.dtype.kind in "OSU":
+        objects = entries if entries.dtype.kind == "O" and not issparse(entries) else np.zeros(0)
+        kinds = {type(value) for value in objects.ravel().tolist()}
+        if entries.dtype.kind in "SU" or kinds & {str, bytes, tuple}:
             raise UserError(
                 f"Family {name!r} must be a matrix (sequence, group) of token counts, or one label per sequence, found "
                 f"labels of the shape {entries.shape}; give each column of labels as a family of its own: "
                 "{'source': [...], 'language': [...]}."
             )
+        # Columns of pandas may hold numbers as objects; SciPy has no matrices of half precision.
+        if entries.dtype.kind == "O":
+            entries = entries.astype(np.float64)
+        elif entries.dtype == np.float16:
+            entries = entries.astype(np.float32)
         if entries.ndim == 2 and issparse(entries):
             # We check before the first conversion: SciPy's compiled code reads and writes wherever the indices point.
             _check_indices(entries)
@@ -418,13 +429,16 @@ def _as_entries(name: str, matrix: Any) -> Any:
     return entries
 
 
-def _are_shares(entries: Any) -> bool:
-    """Whether the rows are shares: fractions that add up to 1."""
+def _can_be_shares(entries: Any) -> bool:
+    """Return whether the numbers are floating-point numbers of which every row adds up to 1."""
     values = entries.data
-    if values.dtype.kind != "f" or not ((values > 0) & (values < 1)).any() or not np.isfinite(values).all():
+    if values.dtype.kind != "f" or not len(values) or not (np.isfinite(values) & (values >= 0)).all():
         return False
-    sums = np.asarray(entries.astype(np.float64).sum(axis=1)).ravel()
-    return bool((values >= 0).all() and (np.abs(sums - 1) < _ROUNDED_SHARES).all())
+    return bool((np.abs(np.asarray(entries.astype(np.float64).sum(axis=1)).ravel() - 1) < _ROUNDED_SHARES).all())
+
+
+def _has_fraction(entries: Any) -> bool:
+    return bool(((entries.data > 0) & (entries.data < 1)).any())
 
 
 def _of_shares(name: str, entries: Any, totals: Any) -> coo_array:
@@ -451,9 +465,11 @@ def _of_shares(name: str, entries: Any, totals: Any) -> coo_array:
 def _as_counts(name: str, entries: Any) -> csr_array:
     values = entries.data
     if values.dtype.kind == "f" and (bad := (values != np.floor(values)) | ~np.isfinite(values)).any():
+        sums = np.asarray(entries.astype(np.float64).sum(axis=1)).ravel()
+        row = int(np.abs(sums - 1).argmax())
         raise UserError(
-            f"Family {name!r} must contain whole token counts, found {values[bad][0]}; "
-            "the rows of a family of shares add up to 1; cluster embeddings, and give the clusters as labels."
+            f"Family {name!r} must contain whole token counts, found {values[bad][0]}; shares must add up to 1 in "
+            f"every row, and row {row} adds up to {sums[row]:.6g}; cluster embeddings, and give the clusters as labels."
         )
     if len(values) and values.min() < 0:
         raise UserError(f"Family {name!r} must contain token counts >= 0, found {values.min()}.")

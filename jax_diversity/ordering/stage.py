@@ -54,11 +54,6 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     from jax_diversity.ordering.shortages import UnmetTargets
     from jax_diversity.schema import Ordering
 
-    if context.config.packing.continues_rows and (config.method != "corpus_order" or config.reverse):
-        warn(
-            f"Ordering {config.file_name!r}: packing.method={context.config.packing.method} packs sequences whose rows "
-            "continue from batch to batch, and this order separates them; train on the order `corpus_order` for that."
-        )
     dataset = context.dataset
     counts = dataset.token_counts()
     state, settings = partial / "state", config.arguments(counts.families)
@@ -83,6 +78,11 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if config.reverse:
         result = Ordering(result.indices[::-1], {**result.info, "reverse": True})
+    if context.config.packing.continues_rows and (np.diff(result.indices) != 1).any():
+        warn(
+            f"Ordering {config.file_name!r}: packing.method={context.config.packing.method} packs sequences whose rows "
+            "continue from batch to batch. This order separates them; to keep them together, train on `corpus_order`."
+        )
     shutil.rmtree(state, ignore_errors=True)  # it is empty; it must never be published
     write_array(partial / array_name(config.file_name), result.indices)
     return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **description}

@@ -414,4 +414,5 @@ def recommended_ordering(closed: Mapping[str, float], main_ordering: str | None)
     best = max(closed, key=closed.__getitem__)
     if main_ordering is None or main_ordering not in closed:
         return best
-    return best if closed[best] - closed[main_ordering] > CLEARLY_BETTER else main_ordering
+    is_better = closed[best] > 0 >= closed[main_ordering] or closed[best] - closed[main_ordering] > CLEARLY_BETTER
+    return best if is_better else main_ordering

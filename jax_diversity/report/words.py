@@ -235,7 +235,12 @@ def next_sentences(
                 f'families, window sizes and offsets: `jd.make_loader("{folder}", ordering="{best}"{size})`.'
             )
     elif not is_run and not verdicts:
-        sentences.append(f"Make an order: `jax-diversity order --out {folder}`.")
+        orders = values.get("ordering", {}).get("orders", [])
+        names = [order["name"] for order in orders if not order["is_baseline"]]
+        if names == ["corpus_order"]:
+            sentences.append(f'Train on `corpus_order`: `jd.make_loader("{folder}", ordering="corpus_order"{size})`.')
+        else:
+            sentences.append(f"Make an order: `jax-diversity order --out {folder}`.")
     if batch_size is None and best is not None and not is_run:
         sentences.append(
             "Build with `--batch-size N`, the number of sequences in a batch of your training: the order is then made "

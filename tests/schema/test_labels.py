@@ -62,6 +62,27 @@ def test_shares_become_whole_tokens(kind: Any) -> None:
     jd.order(chars)
 
 
+def test_pure_rows_are_shares_beside_shares_and_in_sequences_of_several_tokens() -> None:
+    pure, mixed = [[1.0, 0.0], [0.0, 1.0]], [[0.7, 0.3], [0.5, 0.5]]
+    chars = jd.Characteristics.from_counts({"a": pure, "b": mixed}, sequence_length=512)
+    assert chars.counts["a"].toarray().tolist() == [[512, 0], [0, 512]]
+    assert chars.counts["b"].toarray().tolist() == [[358, 154], [256, 256]]
+    labelled = jd.Characteristics.from_counts({"a": pure, "source": ["x", "y"]}, sequence_length=512)
+    assert labelled.tokens.tolist() == [512, 512]
+    assert jd.Characteristics.from_counts({"a": pure}).tokens.tolist() == [1, 1]
+    assert jd.Characteristics.from_counts({"a": np.array(pure, int)}, sequence_length=512).tokens.tolist() == [1, 1]
+
+
+def test_half_precision_and_tables_of_objects() -> None:
+    half = jd.Characteristics.from_counts(np.array([[0.7, 0.3], [0.1, 0.9]], np.float16), sequence_length=100)
+    assert half.counts["group"].toarray().tolist() == [[70, 30], [10, 90]]
+    for kind in (object, np.float64):
+        table = np.array([[7, 3], [5, 5]], kind)
+        assert jd.Characteristics.from_counts(table).counts["group"].toarray().tolist() == [[7, 3], [5, 5]]
+    with pytest.raises(jd.UserError, match="must contain whole token counts, found nan"):
+        jd.Characteristics.from_counts(np.array([[7, None], [5, 5]], object))
+
+
 def test_shares_beside_counts_and_labels_divide_the_tokens_of_the_sequences() -> None:
     counts = {"mix": [[0.7, 0.3], [0.5, 0.5], [1.0, 0.0]], "source": ["a", "b", "a"], "topic": [[3, 1], [0, 3], [0, 0]]}
     chars = jd.Characteristics.from_counts(counts)

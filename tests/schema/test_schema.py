@@ -36,7 +36,7 @@ def test_dense_and_sparse_counts_are_the_same(make) -> None:
         ({"topic": np.array([[1.0, np.inf]])}, "whole token counts, found inf"),
         (
             {"topic": np.array([[0.5, 0.7]])},
-            "whole token counts, found 0.5; the rows of a family of shares add up to 1;",
+            "whole token counts, found 0.5; shares must add up to 1 in every row, and row 0 adds up to 1.2;",
         ),
         ({"topic": np.array([[0.5, 0.5]])}, "Expected sequence_length with family 'topic', whose rows are shares"),
         ({"topic": np.array([[1.5, -0.5]])}, "whole token counts, found 1.5"),

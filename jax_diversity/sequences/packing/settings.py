@@ -66,7 +66,9 @@ class PackingConfig:
     @property
     def continues_rows(self) -> bool:
         """Whether the rows of a batch continue the rows of the batch before, in the order in which they are packed."""
-        return self.method == "partial_shuffle"
+        from jax_diversity.sequences.packing.base import METHODS
+
+        return any(METHODS.takes(method, "num_rows") for method in self.methods)
 
     def for_batches(self, batch_size: int | None) -> PackingConfig:
         """Return the settings with the batch size as number of rows, if the method divides the tokens into rows.

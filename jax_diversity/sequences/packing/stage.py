@@ -99,6 +99,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     return {
         "sequence_length": config.sequence_length,
         "overlap": overlap,
+        "num_rows": _num_rows(context),
         "num_sequences": training.num_sequences,
         "num_validation_sequences": apart.num_sequences,
         "num_validation_documents": int(validation.sum()),
@@ -109,7 +110,8 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         **{name: getattr(training, name) + getattr(apart, name) for name in _COUNTED},
         **_appearance_counts(context, appearances, validation),
         **({"num_sequences_without_targets": num_empty} if dataset.has_loss_mask else {}),
-        **_chat_counts(config, dataset, chosen, validation, _sum(chats, chats_apart)),
+        # Held-out chats keep every token, so counts with them would hide what training loses.
+        **_chat_counts(config, dataset, *((validation, chats_apart) if config.holds_out_all else (chosen, chats))),
     }
 
 
@@ -164,11 +166,12 @@ def _sum(first: Any, second: Any) -> Any:
 def _chat_counts(
     config: PackingConfig,
     dataset: Any,
-    chosen: Bool[np.ndarray, " document"],
-    validation: Bool[np.ndarray, " document"],
+    packed: Bool[np.ndarray, " document"],
     chats: ChatCounts,
 ) -> Counts:
     """Return the counts of whole, cut and dropped chats, and of their answers; empty if no document is a chat.
+
+    They are those of training, or of a dataset for evaluation alone.
 
     Warns:
         UserWarning: long answers are truncated, and more than a twentieth of the answers' tokens is left out.
@@ -178,7 +181,7 @@ def _chat_counts(
 
     if not dataset.is_chat.any():
         return {}
-    tokens, is_packed = dataset.tokens, dataset.is_chat & (chosen | validation)
+    tokens, is_packed = dataset.tokens, dataset.is_chat & packed
     answers = answers_of(tokens, is_packed)
     num_tokens = int(tokens.num_loss_tokens_of(*answers).sum())
     counts: dict[str, Any] = dataclasses.asdict(chats) | {
@@ -189,15 +192,16 @@ def _chat_counts(
     }
     if counts["num_answer_tokens_left_out"] and config.methods[0] in KEEP_WHOLE:
         enough = enough_tokens(
-            tokens, np.flatnonzero(chosen), dataset.is_chat, config.sequence_length, config.long_chats
+            tokens, np.flatnonzero(packed), dataset.is_chat, config.sequence_length, config.long_chats
         )
         counts |= {"enough_sequence_length": enough.sequence_length, "num_left_out_then": enough.num_left_out}
         share = counts["num_answer_tokens_left_out"] / num_tokens
         if config.long_chats == "cut" and share > _MANY_LEFT_OUT:
             warn(
-                f"{share:.1%} of the answers' tokens are in no sequence: packing.sequence_length="
-                f"{config.sequence_length} is too short for {counted(counts['num_answers_left_out'], 'answer')}; "
-                f"{enough.sequence_length} leaves out {_share(enough.num_left_out, num_tokens)}."
+                f"Packing leaves out {share:.1%} of the tokens of the answers, because packing.sequence_length="
+                f"{config.sequence_length} is too short for {counted(counts['num_answers_left_out'], 'answer')}; a "
+                f"length of {enough.sequence_length} leaves out "
+                f"{_share(enough.num_left_out, num_tokens)}."
             )
     return counts
 
@@ -349,7 +353,8 @@ def left_out_answers(counts: Counts) -> str:
     if not number:
         return ""
     total = number + counts["num_answer_tokens_kept"]
-    text = f", of them {number:,} of {counted(counts['num_answers_left_out'], 'answer')} ({number / total:.1%})"
+    text = f", {number:,} of them from {counted(counts['num_answers_left_out'], 'answer')}"
+    text += f" ({number / total:.1%} of all answer tokens)"
     if "enough_sequence_length" in counts:
         then = _share(counts["num_left_out_then"], total)
         text += f"; sequences of {counts['enough_sequence_length']:,} tokens leave out {then}"
@@ -364,6 +369,14 @@ def _check_weights(context: Context) -> None:
     from jax_diversity.sequences.packing.weighing import weigh_documents
 
     weigh_documents(context, with_clusters=False)
+
+
+def _num_rows(context: Context) -> int:
+    """Return the number of rows whose text goes on from batch to batch; 0 if batches do not continue each other."""
+    from jax_diversity.sequences.packing.base import METHODS
+
+    config: PackingConfig = context.config.packing.for_batches(context.config.batch_size)
+    return int(METHODS.complete(config.method, config.options)["num_rows"]) if config.continues_rows else 0
 
 
 def _settings(config: Any) -> dict[str, Any]:

@@ -108,6 +108,9 @@ class PackingArtifacts:
     In the earlier sequence the model only predicts these tokens. The overlap is 1 for the packing methods `megatron`
     and `partial_shuffle`, and 0 for the package's other methods.
     """
+    num_rows = Count("pack", "num_rows")
+    """The number of rows of a batch whose text goes on in the next batch, in the order `corpus_order`; 0 if the packing
+    method does not divide the text into such rows."""
     num_sequences = Count("pack", "num_sequences", validation="num_validation_sequences")
     """Number of training sequences; of `validation`, the number of validation sequences."""
     segments = StoredValue(read_segments)

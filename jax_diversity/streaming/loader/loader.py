@@ -80,6 +80,7 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
         run = as_run(datasets, **what)
         loader = _loader(run, options)
         _warn_of_chats(run, loader, "loss_mask" in options)
+        _warn_of_rows(run, loader)
         return loader
     options = {"drop_remainder": False, **options}
     named = _named_runs(datasets, **what) if isinstance(datasets, Mapping) else {"": validation_run(datasets, **what)}
@@ -114,6 +115,16 @@ def _warn_of_chats(run: Run, loader: Loader, is_chosen: bool) -> None:
             f"Batches of {size} without a target are likely (about {max(round(expected), 1):,} of {len(run) // size:,} "
             "in a shuffle): a step on such a batch learns nothing. Choose a larger batch or longer sequences, or leave "
             "such sequences out with packing.drop_without_targets."
+        )
+
+
+def _warn_of_rows(run: Run, loader: Loader) -> None:
+    """Warn if a dataset has rows that go on from batch to batch, and the batches of the run do not."""
+    size, num_rows = loader.batches.windows.settings.global_batch_size, [each.num_rows for each in run.datasets]
+    if any(num_rows) and (len(num_rows) > 1 or run.info.get("method") != "corpus_order" or size != num_rows[0]):
+        warn(
+            f"The text of this dataset goes on in {max(num_rows)} rows from batch to batch, but not in these batches; "
+            f'read it alone, with ordering="corpus_order" and global_batch_size={max(num_rows)}.'
         )
 
 

@@ -56,7 +56,8 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviation
 
 def _head(head: str, batch: BatchView) -> str:
     """The first line: the place of the batch, and its repeated documents."""
-    repeats = "no document occurs twice"
+    # A row that has less than 99 % of one document belongs to no document: parts of it may be in other rows.
+    repeats = "no document has two rows"
     if batch.num_repeats:
         verb = "continues" if batch.num_repeats == 1 else "continue"
         repeats = f"{batch.num_repeats:,} of them {verb} a document that is in another row"

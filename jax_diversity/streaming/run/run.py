@@ -325,7 +325,9 @@ def make_run(
         if ordering is not None:
             raise UserError("Expected an ordering or positions, found both; choose one.")
         return _checked(OrderedRun(opened, Positions(positions, num_sequences), "positions", {}, counts), held_out)
-    ordering = "balance" if ordering is None else ordering
+    if ordering is None:
+        continues = len(opened) == 1 and counts is None and opened[0].num_rows
+        ordering = "corpus_order" if continues else "balance"
     if isinstance(ordering, str) and not is_file_name(ordering):
         if len(opened) == 1:
             return _named_run(opened[0], ordering)

@@ -107,22 +107,23 @@ def test_every_segment_is_whole_turns(tmp_path: Path, method: str) -> None:
         num_truncated += is_whole.count(False)
         assert (segments.ends_with_eos == (stop == lengths[segments.document_index])).all()
     assert num_truncated == 1  # the answer that is longer than a sequence
-    held = [dataset.segments, dataset.validation_segments]
-    together = [sum(int((lengths[each.document_index] == each.length).sum()) for each in held)]
-    assert [counts["num_chats_whole"]] == together
-    assert counts["num_chats_whole"] + counts["num_chats_cut"] == counts["num_chats"] == 61
+    # The counts of chats are those of training: held-out chats keep every token.
+    segments = dataset.segments
+    assert counts["num_chats_whole"] == int((lengths[segments.document_index] == segments.length).sum())
+    assert counts["num_chats_whole"] + counts["num_chats_cut"] == counts["num_chats"]
+    assert counts["num_chats"] == 61 - counts["num_validation_documents"] == len(np.unique(segments.document_index))
     assert counts["num_chats_cut"] > 3
-    assert counts["num_documents_cut"] <= counts["num_chats_cut"]
-    kept = sum(int(each.length.sum()) for each in held)
+    kept = sum(int(each.length.sum()) for each in (segments, dataset.validation_segments))
     assert counts["num_tokens_dropped"] == lengths.sum() - kept > 0
     # Against the loss mask: the long answer is the only one of which tokens are left out.
-    num_answer_tokens = tokens.num_loss_tokens_of(np.arange(61), np.zeros(61, int), lengths).sum()
-    num_kept = sum(tokens.loss_mask(each.document_index, each.document_offset, each.length).sum() for each in held)
+    trained = np.unique(segments.document_index)
+    num_answer_tokens = tokens.num_loss_tokens_of(trained, np.zeros(len(trained), int), lengths[trained]).sum()
+    num_kept = tokens.loss_mask(segments.document_index, segments.document_offset, segments.length).sum()
     assert counts["num_answer_tokens_kept"] == num_kept
     assert counts["num_answer_tokens_left_out"] == num_answer_tokens - num_kept > 0
     assert counts["num_answers_left_out"] == 1
     assert (counts["enough_sequence_length"], counts["num_left_out_then"]) == (800, 0)
-    assert f", of them {num_answer_tokens - num_kept} of 1 answer (" in summary({**counts})
+    assert f", {num_answer_tokens - num_kept} of them from 1 answer (" in summary({**counts})
     assert "; sequences of 800 tokens leave out none" in summary({**counts})
 
 
@@ -171,7 +172,7 @@ def test_the_view_of_a_chat_says_which_tokens_are_in_no_sequence(tmp_path: Path,
 def test_many_tokens_of_answers_left_out_give_a_warning(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     with pytest.warns(
-        UserWarning, match=r"% of the answers' tokens are in no sequence: packing\.sequence_length=40 is too short for"
+        UserWarning, match=r"% of the tokens of the answers, because packing\.sequence_length=40 is too short for"
     ):
         packed(tmp_path, sequence_length=40)
     ways: list[dict[str, Any]] = [{"sequence_length": 800}, {"sequence_length": 40, "long_chats": "truncate"}]

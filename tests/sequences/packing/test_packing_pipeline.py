@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.cli.parsing import with_given
+from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
@@ -226,6 +229,12 @@ def test_partial_shuffle_is_read_in_its_own_order(
     assert [order.method for order in BuildConfig().orders] == ["uniform_shuffle", "balance"]
     chosen = (OrderConfig("uniform_shuffle"), OrderConfig("balance"))
     assert BuildConfig(packing=packing, orders=chosen).orders == chosen
+    given = with_given(BuildConfig(), {"--packing.method": "partial_shuffle"})
+    assert [order.method for order in given.orders] == ["corpus_order"]
+    listed = with_given(BuildConfig(), {"--packing.method": "partial_shuffle", "--orders": [{"method": "balance"}]})
+    assert [order.method for order in listed.orders] == ["balance"]
+    file = settings_from_plain(BuildConfig, {"packing": {"method": "partial_shuffle"}})
+    assert [order.method for order in with_given(file, {"--batch-size": 4}).orders] == ["corpus_order"]
     config = dataclasses.replace(tiny_config(corpus, tmp_path / "rows"), packing=packing, batch_size=2)
     config = dataclasses.replace(config, orders=(OrderConfig("corpus_order"), OrderConfig("uniform_shuffle")))
     with pytest.warns(UserWarning, match="continue from batch to batch") as caught:
@@ -234,6 +243,13 @@ def test_partial_shuffle_is_read_in_its_own_order(
     assert len(told) == 1
     assert told[0].startswith("Ordering 'uniform_shuffle': packing.method=partial_shuffle")
     # Every row continues in the next batch: its first token is the last one of the sequence before.
-    batches = [*jd.make_loader(config.out, ordering="corpus_order", global_batch_size=2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = jd.make_loader(config.out, global_batch_size=2)
+    assert "corpus_order" in repr(loader.run)
+    for ordering, size in (("corpus_order", 4), ("uniform_shuffle", 2)):
+        with pytest.warns(UserWarning, match="goes on in 2 rows from batch to batch, but not in these batches"):
+            jd.make_loader(config.out, ordering=ordering, global_batch_size=size)
+    batches = [*loader]
     follows = [(before["targets"][:, -1] == after["inputs"][:, 0]) for before, after in itertools.pairwise(batches)]
     assert np.mean(follows) > 0.9
