@@ -17,9 +17,9 @@ The mean is that of the documents that are not longer than the longest evaluated
 losses of longer ones are not known: real ones are often of another kind (tables, mail attachments), and intervals that
 extrapolated the losses did not contain the true mean.
 
-If there is nothing to extrapolate to, the weights are the target tokens: the mean is the plain one. So it is if all
-documents were evaluated (a test set), and if the targets of the others are not known (a loss mask, turns of chats). The
-variance then is the noise of the documents alone.
+If no other documents have known targets, the weights are the target tokens: the mean is the plain mean. This is the
+case for a whole test set, with a loss mask, and for turns of chats. The variance is then the noise of the documents
+alone.
 
 The ratios are constants and not estimated: twenty documents do not determine them, and estimates that are 0 by chance
 gave intervals that were far too short. The variance of the mean has two parts, the error of the prediction and the

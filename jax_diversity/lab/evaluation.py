@@ -88,8 +88,9 @@ class Evaluated:
     documents are known, so the mean is calibrated on them (see `lab/calibration.py`). The 95 % interval uses Student's
     quantile with a correction for skewed losses. It includes the chance that other documents would have been evaluated.
     It does not include the chance of other seeds of the training. Copies count as one document. If all documents of the
-    datasets are evaluated (a test set), the mean is their plain mean; and also with a loss mask or by turns of chats,
-    because the targets of the other documents are not known.
+    datasets are evaluated (a test set), the mean is their plain mean. With a loss mask and for turns of chats it is the
+    plain mean, too, because the targets of the other documents are not known. The interval of a plain mean shows how
+    much it would change with other documents of the same lengths and groups.
 
     Attributes:
         sums: summed loss of every document, in nats; with `by="role"` or `by="turn"`, of every turn of a chat.

@@ -163,7 +163,8 @@ def test_an_explanation_says_what_an_order_is_worth():
     assert f"{share[ALL].value:.0%}" in found.sentence
     scaled, of_batch = found.shares["adam"][ALL], found.windows["adam"]["balance"][64]
     assert (
-        f"of scaled ones the share is {scaled.value:.0%} ± {scaled.reach * 100:.0f}, and this batch" in found.sentence
+        f"With scaled gradients the share is {scaled.value:.0%} ± {scaled.reach * 100:.0f}, and this batch"
+        in found.sentence
     )
     assert f"and this batch is worth {64 / of_batch.value:,.0f} (95 % interval" in found.sentence
     assert found.picture.startswith("<svg")
