@@ -90,8 +90,8 @@ class Explanation(Displayed):
                 )
         if kind == "raw" and "adam" in self.shares:
             share = self.shares["adam"][ALL]
-            words += f" An optimiser such as Adam scales gradients. With scaled gradients the share is {share.value:.0%} \u00b1 "
-            words += f"{share.reach * 100:.0f}"
+            words += " An optimiser such as Adam scales gradients. With scaled gradients the share is "
+            words += f"{share.value:.0%} \u00b1 {share.reach * 100:.0f}"
             ratios = self.windows["adam"].get(name, {})
             if self.batch_size in ratios:
                 words += f", and this batch is worth {_worth(self.batch_size, ratios[self.batch_size])}"
