@@ -99,7 +99,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     return {
         "sequence_length": config.sequence_length,
         "overlap": overlap,
-        "num_rows": _num_rows(context),
+        **({"num_rows": num_rows} if (num_rows := _num_rows(context)) else {}),
         "num_sequences": training.num_sequences,
         "num_validation_sequences": apart.num_sequences,
         "num_validation_documents": int(validation.sum()),

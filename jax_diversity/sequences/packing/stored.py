@@ -97,6 +97,9 @@ def stored_length(stored: StoredStages) -> int:
     return stored.number("pack", "sequence_length") + stored.number("pack", "overlap")
 
 
+_ROWS = "num_rows"
+
+
 class PackingArtifacts:
     """The artifacts of the stage `pack`."""
 
@@ -108,7 +111,7 @@ class PackingArtifacts:
     In the earlier sequence the model only predicts these tokens. The overlap is 1 for the packing methods `megatron`
     and `partial_shuffle`, and 0 for the package's other methods.
     """
-    num_rows = Count("pack", "num_rows")
+    num_rows = StoredValue(lambda stored: stored.number("pack", _ROWS) if _ROWS in stored.counts("pack") else 0)
     """The number of rows of a batch whose text goes on in the next batch, in the order `corpus_order`; 0 if the packing
     method does not divide the text into such rows."""
     num_sequences = Count("pack", "num_sequences", validation="num_validation_sequences")
