@@ -141,7 +141,8 @@ class Characteristics(TokenCounts, Displayed):
         shares = {name: matrix for name, matrix in entries.items() if _can_be_shares(matrix)}
         # Rows such as [1., 0.] can be one token or a whole sequence of one group. They are shares beside other shares,
         # and in sequences of several tokens.
-        if not any(map(_has_fraction, shares.values())) and sequence_length in (None, 0, 1):
+        is_short = not isinstance(sequence_length, int | np.integer) or sequence_length <= 1
+        if is_short and not any(map(_has_fraction, shares.values())):
             shares = {}
         matrices = {name: _as_counts(name, matrix) for name, matrix in entries.items() if name not in shares}
         if len(matrices) < len(counts):
@@ -149,7 +150,7 @@ class Characteristics(TokenCounts, Displayed):
             totals: Any = next((np.asarray(matrix.sum(axis=1)).ravel() for matrix in matrices.values()), tokens)
             if shares and not matrices and sequence_length is None:
                 raise UserError(
-                    f"Expected sequence_length with family {next(iter(shares))!r}, whose rows are shares, found None; "
+                    f"Family {next(iter(shares))!r} has shares in its rows, so sequence_length is needed, found None; "
                     "give the number of tokens of a sequence."
                 )
             matrices |= {name: _as_counts(name, _of_shares(name, matrix, totals)) for name, matrix in shares.items()}
