@@ -136,7 +136,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 @pytest.mark.campaign
 def test_a_machine_of_a_ray_cluster_is_lost(cluster: tuple[dict[str, str], Machine], tmp_path: Path) -> None:
     environment, second = cluster
-    write_corpus(tmp_path / "corpus", 4000)
+    write_corpus(tmp_path / "corpus", 6000)  # enough jobs for both machines, also while other tests run
     for out in ("here", "lost"):
         config = tiny_config(Path("corpus"), Path(out, "dataset"))
         (tmp_path / f"{out}.json").write_text(json.dumps(dataclasses.asdict(config)))
