@@ -9,6 +9,7 @@ from typing import Any
 from jax_diversity.foundation.figures.plain import clean_text
 from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.measures.verdict import Verdict
+from jax_diversity.sequences.packing.chats import left_out_answers
 
 MAX_FIELDS = 8
 """The largest number of metadata fields in a sentence."""
@@ -81,27 +82,13 @@ def _chats_sentence(packing: Mapping[str, Any]) -> str:
     if "num_chats" not in packing:
         return ""
     apart = packing["num_answer_tokens_apart"] / max(packing["num_answer_tokens"], 1)
-    dropped = packing["num_chats_dropped"]
+    dropped, answers = packing["num_chats_dropped"], left_out_answers(packing)
+    lost = f" Packing leaves out {counted(packing['num_tokens_dropped'], 'token')}, {answers}." if answers else ""
     return (
         f" Of {counted(packing['num_chats'], 'chat')}, {packing['num_chats_whole']:,} are whole in a sequence, "
         f"{packing['num_chats_cut']:,} are cut{f', and {dropped:,} are left out' if dropped else ''}; "
-        f"{percent(apart)} of the tokens of answers stand without their question.{_left_out_sentence(packing)}"
+        f"{percent(apart)} of the tokens of answers stand without their question.{lost}"
     )
-
-
-def _left_out_sentence(packing: Mapping[str, Any]) -> str:
-    number = packing.get("num_answer_tokens_left_out")
-    if not number:
-        return ""
-    total = number + packing["num_answer_tokens_kept"]
-    text = (
-        f" {counted(number, 'token')} of {counted(packing['num_answers_left_out'], 'answer')} are in no sequence "
-        f"({percent(number / total)} of the tokens of answers)"
-    )
-    if "enough_sequence_length" in packing:
-        then = percent(packing["num_left_out_then"] / total) if packing["num_left_out_then"] else "none"
-        text += f"; sequences of {packing['enough_sequence_length']:,} tokens would leave out {then}"
-    return f"{text}."
 
 
 def families_sentence(characterized: Mapping[str, Any]) -> str:

@@ -6,13 +6,15 @@ documents. A method that never cuts a document of at most L tokens thus cuts no 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Int64
 
 from jax_diversity.foundation.checks import check_one_of
+from jax_diversity.foundation.wording import counted
 from jax_diversity.schema.documents import ROLES
 from jax_diversity.sequences.packing.pieces import Pieces, expand, whole_documents
 from jax_diversity.sequences.packing.report import Runs, distinct_runs
@@ -252,3 +254,24 @@ def of_documents(segments: Segments, pieces: Pieces, document_lengths: Int64[np.
     at_end = segments.document_offset + segments.length >= pieces.length[row]
     closes = segments.ends_with_eos & (pieces.closes[row] | ~at_end)  # not at a cut between turns
     return replace(segments, document_index=document, document_offset=offset, ends_with_eos=closes)
+
+
+def left_out_answers(counts: Mapping[str, Any]) -> str:
+    """Return in words how many tokens of answers are in no sequence, and at which sequence length few are.
+
+    Empty if there are none. `counts` are those of the stage `pack`.
+    """
+    if not (number := counts["num_answer_tokens_left_out"]):
+        return ""
+    total = number + counts["num_answer_tokens_kept"]
+    text = f"{number:,} of them from {counted(counts['num_answers_left_out'], 'answer')}"
+    text += f" ({number / total:.1%} of all answer tokens)"
+    if "enough_sequence_length" in counts:
+        then = share_left_out(counts["num_left_out_then"], total)
+        text += f"; sequences of {counts['enough_sequence_length']:,} tokens leave out {then}"
+    return text
+
+
+def share_left_out(number: int, total: int) -> str:
+    """Return a share of tokens that are left out as a percentage, or `none`."""
+    return f"{number / total:.1%}" if number else "none"

@@ -177,7 +177,7 @@ def _chat_counts(
         UserWarning: long answers are truncated, and more than a twentieth of the answers' tokens is left out.
     """
     from jax_diversity.sequences.packing.base import KEEP_WHOLE
-    from jax_diversity.sequences.packing.chats import answers_of, enough_tokens
+    from jax_diversity.sequences.packing.chats import answers_of, enough_tokens, share_left_out
 
     if not dataset.is_chat.any():
         return {}
@@ -200,8 +200,7 @@ def _chat_counts(
             warn(
                 f"Packing leaves out {share:.1%} of the tokens of the answers, because packing.sequence_length="
                 f"{config.sequence_length} is too short for {counted(counts['num_answers_left_out'], 'answer')}; a "
-                f"length of {enough.sequence_length} leaves out "
-                f"{_share(enough.num_left_out, num_tokens)}."
+                f"length of {enough.sequence_length} leaves out {share_left_out(enough.num_left_out, num_tokens)}."
             )
     return counts
 
@@ -334,6 +333,8 @@ def summary(counts: Counts) -> str:
 
 def chat_summary(counts: Counts) -> str:
     """Return how many chats are whole, cut and dropped, as the end of a line; empty without chats."""
+    from jax_diversity.sequences.packing.chats import left_out_answers
+
     if "num_chats" not in counts:
         return ""
     empty = counts["num_sequences_without_targets"]
@@ -341,28 +342,11 @@ def chat_summary(counts: Counts) -> str:
     text += f", {counts['num_chats_dropped']:,} dropped"
     if lost := counts["num_tokens_dropped"]:
         text += f"; {counted(lost, 'token')} left out"
-    text += left_out_answers(counts)
+    if answers := left_out_answers(counts):
+        text += f", {answers}"
     share = counts["num_answer_tokens_apart"] / max(counts["num_answer_tokens"], 1)
     text += f"; {share:.1%} of the answer tokens stand without their question"
     return text + (f"; {counted(empty, 'sequence')} without a target" if empty else "")
-
-
-def left_out_answers(counts: Counts) -> str:
-    """Return how many tokens of answers are left out, and at which sequence length few are; empty if there are none."""
-    number = counts.get("num_answer_tokens_left_out")  # earlier datasets do not have it
-    if not number:
-        return ""
-    total = number + counts["num_answer_tokens_kept"]
-    text = f", {number:,} of them from {counted(counts['num_answers_left_out'], 'answer')}"
-    text += f" ({number / total:.1%} of all answer tokens)"
-    if "enough_sequence_length" in counts:
-        then = _share(counts["num_left_out_then"], total)
-        text += f"; sequences of {counts['enough_sequence_length']:,} tokens leave out {then}"
-    return text
-
-
-def _share(number: int, total: int) -> str:
-    return f"{number / total:.1%}" if number else "none"
 
 
 def _check_weights(context: Context) -> None:
