@@ -76,8 +76,8 @@ def describe_file(path: Path) -> dict[str, Any]:
         while piece := file.read(PIECE_BYTES):
             digest.update(piece)
             pieces.append(hashlib.sha256(piece).hexdigest())
-    about = {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
-    return about | {"pieces": pieces} if path.suffix == ".npy" and len(pieces) > 1 else about
+    description = {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+    return description | {"pieces": pieces} if path.suffix == ".npy" and len(pieces) > 1 else description
 
 
 def stamp(path: str | Path) -> list[int]:
@@ -91,11 +91,11 @@ def is_as_written(path: Path, about: Mapping[str, Any]) -> bool:
 
     A process hashes a file once (about a second per gigabyte), and again only if the file has changed.
     """
-    known = (stamp(path), about["sha256"])
-    if _checked.get(str(path)) != known:
+    stamp_and_hash = (stamp(path), about["sha256"])
+    if _checked.get(str(path)) != stamp_and_hash:
         if file_hash(path) != about["sha256"]:
             return False
-        _checked[str(path)] = known
+        _checked[str(path)] = stamp_and_hash
     return True
 
 
@@ -121,11 +121,11 @@ class HashMemory:
         """The hash of a file's bytes."""
         path = os.path.abspath(path)
         now = stamp(path)
-        known = self._remembered.get(path)
-        if not isinstance(known, dict) or known.get("stamp") != now or "sha256" not in known:
-            known = {"stamp": now, "sha256": file_hash(Path(path))}
-        self._known[path] = known
-        return known["sha256"]
+        remembered = self._remembered.get(path)
+        if not isinstance(remembered, dict) or remembered.get("stamp") != now or "sha256" not in remembered:
+            remembered = {"stamp": now, "sha256": file_hash(Path(path))}
+        self._known[path] = remembered
+        return remembered["sha256"]
 
     def save(self) -> None:
         """Write the hashes that `hash` returned; all other hashes are removed from the cache."""
@@ -298,14 +298,14 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
                     raise ValueError("a stage's fingerprint or summary is not a text")
                 _ = dict(entry["inputs"])
                 entry["counts"] = _Counts(entry["counts"].items())
-            for name, about in manifest_files(manifest).items():
+            for name, description in manifest_files(manifest).items():
                 path = PurePosixPath(name.encode().decode())  # encoding a lone surrogate raises a ValueError
                 if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
                     raise ValueError(f"it names a file outside its folder, {name!r}")
-                if not isinstance(about["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
+                if not isinstance(description["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", description["sha256"]):
                     raise ValueError(f"it has no size and SHA-256 of {name!r}")
-                pieces = about.get("pieces", [])
-                num_pieces = -(-about["bytes"] // PIECE_BYTES)
+                pieces = description.get("pieces", [])
+                num_pieces = -(-description["bytes"] // PIECE_BYTES)
                 if pieces and (len(pieces) != num_pieces or not all(re.fullmatch("[0-9a-f]{64}", it) for it in pieces)):
                     raise ValueError(f"it does not have the SHA-256 of every piece of {name!r}")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -333,7 +333,7 @@ class _Counts(dict[str, Any]):
 
 def manifest_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The files of all stages: name -> bytes, sha256."""
-    return {name: about for entry in manifest["stages"].values() for name, about in entry["files"].items()}
+    return {name: description for entry in manifest["stages"].values() for name, description in entry["files"].items()}
 
 
 def signed(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -389,12 +389,12 @@ class OutputFolder:
 
     def missing_files(self, stage: str) -> Iterator[Fault]:
         """Yield a finished stage's files that are missing or have another size."""
-        for name, about in self.stages[stage]["files"].items():
+        for name, description in self.stages[stage]["files"].items():
             path = inside(self.root, name)
             if not path.is_file():
-                yield Fault(name, f"{about['bytes']} bytes", "no such file")
-            elif path.stat().st_size != about["bytes"]:
-                yield Fault(name, f"{about['bytes']} bytes", f"{path.stat().st_size} bytes")
+                yield Fault(name, f"{description['bytes']} bytes", "no such file")
+            elif path.stat().st_size != description["bytes"]:
+                yield Fault(name, f"{description['bytes']} bytes", f"{path.stat().st_size} bytes")
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
         """Compare every stored file with the manifest: whether it exists, its size and its SHA-256."""
@@ -402,9 +402,9 @@ class OutputFolder:
         for stage, entry in self.stages.items():
             missing = {fault.file: fault for fault in self.missing_files(stage)}
             faults.extend(missing.values())
-            for name, about in entry["files"].items():
-                if name not in missing and (found := file_hash(self.root / name, advance)) != about["sha256"]:
-                    faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {found}"))
+            for name, description in entry["files"].items():
+                if name not in missing and (present := file_hash(self.root / name, advance)) != description["sha256"]:
+                    faults.append(Fault(name, f"sha256 {description['sha256']}", f"sha256 {present}"))
         return faults
 
     def partial(self, stage: str, key: str, *, resume: bool) -> Path:
@@ -415,8 +415,8 @@ class OutputFolder:
         folder = refuse_links(self.root, PARTIAL) / f"{stage.replace('/', '-')}-{key[:16]}"
         self.remove_partials(stage, folder if resume else None)
         folder.mkdir(parents=True, exist_ok=True)
-        for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-            remove_leftovers(each)  # a worker on another machine may be writing
+        for subfolder in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+            remove_leftovers(subfolder)  # a worker on another machine may be writing
         return folder
 
     def remove_partials(self, stage: str, kept: Path | None = None) -> None:
@@ -451,16 +451,17 @@ class OutputFolder:
         """
         refuse_links(partial)
         # A process of another host that was killed leaves temporary files, which do not belong to the stage.
-        found = (path for path in partial.rglob("*") if path.is_file() and not is_temporary(path))
-        paths = sorted(path for path in found if not path.name.endswith(RECORD))
+        written_paths = (path for path in partial.rglob("*") if path.is_file() and not is_temporary(path))
+        paths = sorted(path for path in written_paths if not path.name.endswith(RECORD))
         names = sorted(str(path.relative_to(partial)) for path in paths)
         known = known or {}
-        for path, about in known.items():
-            found = path.stat().st_size if path.is_file() else None
-            if found != about["bytes"]:
+        for path, description in known.items():
+            num_bytes = path.stat().st_size if path.is_file() else None
+            if num_bytes != description["bytes"]:
                 raise UserError(
-                    f"Expected {about['bytes']} bytes in {path}, which a finished job wrote, found "
-                    f"{'no such file' if found is None else found}; run the same command again, which repeats this job."
+                    f"Expected {description['bytes']} bytes in {path}, which a finished job wrote, found "
+                    f"{'no such file' if num_bytes is None else num_bytes}; run the same command again, which "
+                    "repeats this job."
                 )
         files = {}
         for name in names:
@@ -491,7 +492,7 @@ class OutputFolder:
             _flush(folder)  # the names reach the disk before the manifest that lists them
         self.manifest["stages"][stage] = {**entry, "files": files}
         self.write_manifest()
-        named = {about["file"] for about in self.manifest.get("remembered", {}).values()}
+        named = {description["file"] for description in self.manifest.get("remembered", {}).values()}
         for path in (self.root / _REMEMBERED).glob("*"):
             if path.is_file() and path.relative_to(self.root).as_posix() not in named:
                 inside(self.root, _REMEMBERED, path.name).unlink(missing_ok=True)
@@ -515,16 +516,16 @@ class OutputFolder:
         that is absent or incomplete is not kept.
         """
         entry = self.stages[stage]
-        if (about := entry["files"].get(name)) is None or any(
+        if (description := entry["files"].get(name)) is None or any(
             fault.file == name for fault in self.missing_files(stage)
         ):
             return
         # The name has the file's hash: the copy never replaces the one that the manifest still names.
-        kept = f"{_REMEMBERED}/{about['sha256'][:16]}-{Path(name).name}"
+        kept = f"{_REMEMBERED}/{description['sha256'][:16]}-{Path(name).name}"
         inside(self.root, kept).parent.mkdir(exist_ok=True)
         copy_file(inside(self.root, name), inside(self.root, kept))
         self.manifest["remembered"] = self.manifest.get("remembered", {}) | {
-            stage: {"file": kept, "config": entry["config"], **about}
+            stage: {"file": kept, "config": entry["config"], **description}
         }
 
     def remembered(self, stage: str) -> Mapping[str, Any] | None:

@@ -127,7 +127,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
     clock = _Clock(seconds)
     begun = time.monotonic()
-    theirs = signal.getsignal(signal.SIGALRM)
+    former_handler = signal.getsignal(signal.SIGALRM)
     remaining, interval = signal.getitimer(signal.ITIMER_REAL)
     due = begun + remaining if remaining else None
 
@@ -135,9 +135,9 @@ def time_limit(seconds: float) -> Iterator[None]:
         nonlocal due
         if due is not None and time.monotonic() >= due:
             due = time.monotonic() + interval if interval else None
-            if callable(theirs):
-                theirs(number, frame)
-            elif theirs == signal.SIG_DFL:
+            if callable(former_handler):
+                former_handler(number, frame)
+            elif former_handler == signal.SIG_DFL:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.raise_signal(signal.SIGALRM)  # ends the process, as without this function
         clock.tick()
@@ -151,6 +151,6 @@ def time_limit(seconds: float) -> Iterator[None]:
         _current.clock = outer
         if signal.getsignal(signal.SIGALRM) is tick:  # the work may have set a handler and a timer of its own
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, theirs)
+            signal.signal(signal.SIGALRM, former_handler)
             if due is not None:
                 signal.setitimer(signal.ITIMER_REAL, max(due - time.monotonic(), 1e-6), interval)

@@ -63,9 +63,9 @@ def _type_name(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {quoted(value)}"
 
 
-def check_one_of(name: str, value: Any, known: Iterable[str]) -> None:
+def check_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
     """Check that a value is one of the allowed words."""
-    words = tuple(known)
+    words = tuple(choices)
     if not isinstance(value, str) or value not in words:
         raise UserError(f"Expected {name} to be one of {', '.join(words)}, found {quoted(value)}.")
 

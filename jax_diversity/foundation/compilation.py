@@ -60,9 +60,9 @@ def _settings(folder: str | Path | None = None) -> dict[str, Any]:
     with suppress(OSError, RuntimeError):  # RuntimeError: a user without a home
         path = Path(folder or user_cache() / "compiled").absolute()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = path.lstat()
-        is_own = about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if stat.S_ISDIR(about.st_mode) and is_own and os.access(path, os.W_OK):
+        status = path.lstat()
+        is_own = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if stat.S_ISDIR(status.st_mode) and is_own and os.access(path, os.W_OK):
             return {
                 "jax_compilation_cache_dir": str(path),
                 "jax_compilation_cache_max_size": _MOST_BYTES,

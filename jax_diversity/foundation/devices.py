@@ -48,7 +48,7 @@ def flat_mesh(mesh: Any, axis: str) -> Mesh:
 
 def first_devices(number: int, axis: str) -> Mesh:
     """A mesh of the first `number` devices of JAX, with one axis; raises a `UserError` if there are fewer."""
-    found = jax.devices()
-    if number > len(found):
-        raise UserError(f"Expected at most the {len(found)} devices of JAX ({found[0].platform}), found {number}.")
-    return Mesh(np.array(found[:number]), (axis,), axis_types=(AxisType.Auto,))
+    present = jax.devices()
+    if number > len(present):
+        raise UserError(f"Expected at most the {len(present)} devices of JAX ({present[0].platform}), found {number}.")
+    return Mesh(np.array(present[:number]), (axis,), axis_types=(AxisType.Auto,))

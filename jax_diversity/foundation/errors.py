@@ -43,7 +43,7 @@ def quoted(value: object) -> str:
         return f"a huge {type(value).__name__}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the known names that may be meant, or a full stop if there are none.
 
     Names that have the given word as one of their words are meant, otherwise the most similar name.
@@ -54,6 +54,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         >>> did_you_mean("balanc", ["balance"]), did_you_mean("x", ["balance"])
         ("; did you mean 'balance'?", '.')
     """
-    names = list(known)
-    near = [each for each in names if name in each.split("_")] or difflib.get_close_matches(name, names, n=1)
+    names = list(known_names)
+    near = [word for word in names if name in word.split("_")] or difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."

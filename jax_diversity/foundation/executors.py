@@ -91,22 +91,22 @@ class Processes:
             until = time.monotonic() + work.patience
             soon = iter(lambda: next(remaining, None) if time.monotonic() < until else None, None)
             yield from Here().map(work, soon)
-        others = [*remaining]
-        number = min(number, sum(finished(work, name) is None for name, _ in others))
+        untraced = [*remaining]
+        number = min(number, sum(finished(work, name) is None for name, _ in untraced))
         if number < 2:
-            yield from Here().map(work, others)
+            yield from Here().map(work, untraced)
             return
-        traces, names = work.traces, [name for name, _ in others]
-        known = set(() if traces is None else traces(names))
+        traces, names = work.traces, [name for name, _ in untraced]
+        traced_names = set(() if traces is None else traces(names))
 
         def ended_at_a_document() -> bool:
-            new = set(() if traces is None else traces(names)) - known
-            known.update(new)
+            new = set(() if traces is None else traces(names)) - traced_names
+            traced_names.update(new)
             return bool(new)
 
         yield from map_in_processes(
             run_in_worker,
-            [(work.reference, *job) for job in others],
+            [(work.reference, *job) for job in untraced],
             number,
             what=work.what,
             setting="number of processes (--processes)",

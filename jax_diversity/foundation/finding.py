@@ -20,9 +20,9 @@ def existing_dataset(out: str) -> str:
 
 def not_found(folder: Path, option: str = "") -> str:
     """The end of the error for a folder without a dataset: what it is, and a dataset beside it that may be meant."""
-    found = "no manifest.json in it" if folder.is_dir() else "a file" if folder.exists() else "no such folder"
-    others = sorted(path.parent.name for path in folder.parent.glob("*/manifest.json"))
-    near = difflib.get_close_matches(folder.name, others, n=1) or (others if len(others) == 1 else [])
+    content = "no manifest.json in it" if folder.is_dir() else "a file" if folder.exists() else "no such folder"
+    datasets = sorted(path.parent.name for path in folder.parent.glob("*/manifest.json"))
+    near = difflib.get_close_matches(folder.name, datasets, n=1) or (datasets if len(datasets) == 1 else [])
     if not near:
-        return f"found {found}; make one with `jax-diversity build` or `demo`."
-    return f"found {found}; did you mean {option}{folder.parent / near[0]}?"
+        return f"found {content}; make one with `jax-diversity build` or `demo`."
+    return f"found {content}; did you mean {option}{folder.parent / near[0]}?"

@@ -75,9 +75,9 @@ def as_path(name: str, path: str | os.PathLike[str]) -> Path:
         PosixPath('dataset')
     """
     check_type(name, path, str | os.PathLike, "a path")
-    found, reason = Path(path), ""
+    existing, reason = Path(path), ""
     try:
-        os.lstat(found)
+        os.lstat(existing)
     except ValueError as error:  # a NUL
         reason = str(error)
     except OSError as error:
@@ -86,7 +86,7 @@ def as_path(name: str, path: str | os.PathLike[str]) -> Path:
         raise UserError(
             f"Expected {name} to be a path that can exist, found {shortened(quoted(str(path)), 80)} ({reason})."
         )
-    return found
+    return existing
 
 
 def make_folder(folder: Path) -> None:

@@ -78,14 +78,14 @@ def find_work(reference: str) -> Work:
     """
     module, _, name = reference.partition(":")
     try:
-        found = getattr(import_module(module), name, None)
+        job_function = getattr(import_module(module), name, None)
     except ImportError:
-        found = None
-    if not isinstance(found, Work):
+        job_function = None
+    if not isinstance(job_function, Work):
         raise UserError(
             f"Expected the name of work of this version, found {quoted(reference)}; run the same version everywhere."
         )
-    return found
+    return job_function
 
 
 def opened(dataset: Opened) -> Any:
@@ -116,8 +116,11 @@ def read_done(name: str) -> Done | None:
     """Read the record of a job; None if there is no record, or if it is damaged."""
     try:
         plain = json.loads(Path(name + RECORD).read_bytes())
-        files = {str(file): {"bytes": int(about["bytes"]), "sha256": about["sha256"]} for file, about in plain["files"]}
-        if any("/" in file or not isinstance(about["sha256"], str) for file, about in files.items()):
+        files = {
+            str(file): {"bytes": int(description["bytes"]), "sha256": description["sha256"]}
+            for file, description in plain["files"]
+        }
+        if any("/" in file or not isinstance(description["sha256"], str) for file, description in files.items()):
             raise ValueError(name)
         return Done(plain["result"], files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -133,13 +136,13 @@ def finished(work: Work, name: str) -> Done | None:
     done = read_done(name)
     if done is None or work.is_passing:
         return done
-    for file, about in done.files.items():
+    for file, description in done.files.items():
         path = Path(name).with_name(file)
-        found = path.stat().st_size if path.is_file() else None
-        if found != about["bytes"]:
+        num_bytes = path.stat().st_size if path.is_file() else None
+        if num_bytes != description["bytes"]:
             warn(
-                f"Expected {about['bytes']} bytes in {path}, which {name}{RECORD} lists, found "
-                f"{'no such file' if found is None else found}; the job runs again.",
+                f"Expected {description['bytes']} bytes in {path}, which {name}{RECORD} lists, found "
+                f"{'no such file' if num_bytes is None else num_bytes}; the job runs again.",
             )
             return None
     return done
@@ -184,17 +187,17 @@ def gather(name: str, result: Any, renamed: Mapping[Path, Path]) -> None:
     After a kill in the middle, the jobs whose files have moved run again.
     """
     Path(name).parent.mkdir(parents=True, exist_ok=True)
-    known = dict[Path, dict[str, Any]]()
+    descriptions = dict[Path, dict[str, Any]]()
     for folder in {source.parent for source in renamed}:
-        known |= {renamed[path]: about for path, about in recorded_files(folder) if path in renamed}
+        descriptions |= {renamed[path]: description for path, description in recorded_files(folder) if path in renamed}
     for source, target in renamed.items():
         os.replace(source, target)
-    record(name, result, [*renamed.values()], known)
+    record(name, result, [*renamed.values()], descriptions)
 
 
 def recorded_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the records of jobs below a folder, and the files that they list, each with its size and hash."""
     for path in sorted(folder.rglob(f"*{RECORD}")):
         done = read_done(str(path)[: -len(RECORD)])
-        for file, about in (done.files if done else {}).items():
-            yield path.with_name(file), about
+        for file, description in (done.files if done else {}).items():
+            yield path.with_name(file), description

@@ -25,10 +25,10 @@ class MissingLibrary(UserError):
         self.missing = tuple(dict.fromkeys(missing))
         names = ", ".join(dict.fromkeys(name for name, _, _ in self.missing))
         reasons = "; ".join(dict.fromkeys(reason for _, _, reason in self.missing))
-        wanted = " ".join(f"'{each}'" for each in dict.fromkeys(install for _, install, _ in self.missing))
+        packages = " ".join(f"'{package}'" for package in dict.fromkeys(install for _, install, _ in self.missing))
         what = "library" if "," not in names else "libraries"
         super().__init__(
-            f"Expected the {what} {names}, found no {what} that can be imported ({reasons}); pip install {wanted}."
+            f"Expected the {what} {names}, found no {what} that can be imported ({reasons}); pip install {packages}."
         )
 
 
@@ -39,10 +39,10 @@ def together() -> Iterator[list[MissingLibrary]]:
     Raises:
         MissingLibrary: there is such an error.
     """
-    found: list[MissingLibrary] = []
-    yield found
-    if found:
-        raise MissingLibrary([each for error in found for each in error.missing])
+    errors: list[MissingLibrary] = []
+    yield errors
+    if errors:
+        raise MissingLibrary([library for error in errors for library in error.missing])
 
 
 def check_installed(name: str, extra: str) -> None:
@@ -69,8 +69,8 @@ def optional(name: str, extra: str | None, *, install: str | None = None) -> Any
         return import_module(name)
     except Exception as error:  # an installed library may raise anything
         library = name.partition(".")[0]
-        wanted = f"jax-diversity[{extra}]" if extra else install or library
-        raise MissingLibrary([(library, wanted, in_one_line(error))]) from None
+        requirement = f"jax-diversity[{extra}]" if extra else install or library
+        raise MissingLibrary([(library, requirement, in_one_line(error))]) from None
 
 
 def missing_driver(protocol: str, error: ImportError) -> UserError:

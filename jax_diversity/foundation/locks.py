@@ -94,11 +94,11 @@ def is_held(folder: Path) -> bool:
 def hold(folder: Path) -> Iterator[None]:
     """Like `locked`, but a thread can lock the same folder again: functions that use `hold` can call one another."""
     path = folder.resolve()
-    if path in (held := _held.get()):
+    if path in (locked_paths := _held.get()):
         yield
         return
     with locked(folder):
-        before = _held.set(held | {path})
+        before = _held.set(locked_paths | {path})
         try:
             yield
         finally:

@@ -64,7 +64,7 @@ class Parameter:
             elif _LIST in self.kinds:
                 value = [value]
         if isinstance(value, Mapping):
-            return {str(name): each for name, each in value.items()}
+            return {str(name): entry for name, entry in value.items()}
         return tuple(value) if isinstance(value, list) else value
 
 
@@ -72,10 +72,10 @@ def _is_of(kind: Kind, value: Any) -> bool:
     if isinstance(kind, tuple):
         return value in kind
     if kind == _LIST:
-        return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
     if kind in (_NUMBERS, _TEXTS):
         of = "float" if kind == _NUMBERS else "str"
-        return isinstance(value, Mapping) and all(_is_of(of, each) for each in value.values())
+        return isinstance(value, Mapping) and all(_is_of(of, entry) for entry in value.values())
     if isinstance(value, float) and math.isnan(value):
         return False
     # The exact type is compared: in Python True is an int, but for users it is not a whole number.
@@ -120,9 +120,9 @@ class Methods(dict[str, str]):
     def check_name(self, name: str) -> None:
         """Refuse an unknown name with a `UserError` that lists all methods and suggests the most similar name."""
         if not isinstance(name, str) or name not in self:
-            known = ", ".join(sorted(self))
+            all_names = ", ".join(sorted(self))
             near = did_you_mean(str(name), self)
-            raise UserError(f"Unknown {self.kind} {quoted(name)}: expected one of {known}{near}")
+            raise UserError(f"Unknown {self.kind} {quoted(name)}: expected one of {all_names}{near}")
 
     def parameters(self, name: str) -> Mapping[str, Parameter]:
         """All parameters of a method."""
@@ -143,7 +143,7 @@ class Methods(dict[str, str]):
         """A method's options and their defaults as values; the method is imported."""
         method = self.find(name)
         if is_dataclass(method):
-            return {each.name: default_of(each) for each in fields(method) if each.init}
+            return {parameter.name: default_of(parameter) for parameter in fields(method) if parameter.init}
         parameters = inspect.signature(method).parameters.values()
         return {parameter.name: parameter.default for parameter in parameters if parameter.name not in self.contract}
 
@@ -164,12 +164,12 @@ class Methods(dict[str, str]):
             if not isinstance(known, Mapping) or not known:
                 options[option] = value
                 continue
-            for each in value:
-                if each not in known:
+            for item in value:
+                if item not in known:
                     names = ", ".join(known)
                     raise UserError(
-                        f"Unknown name {quoted(each)} in the option {option!r} of method {name!r}: expected one of "
-                        f"{names}{did_you_mean(each, known)}"
+                        f"Unknown name {quoted(item)} in the option {option!r} of method {name!r}: expected one of "
+                        f"{names}{did_you_mean(item, known)}"
                     )
             options[option] = {**known, **value}
         return options
@@ -177,8 +177,12 @@ class Methods(dict[str, str]):
     def describe(self, name: str) -> tuple[str, dict[str, str | None]]:
         """The first sentence of a method's docstring, and its options for settings with their defaults as source."""
         sentence, parameters = _read_source(f"{self.package}.{self[name]}", name)
-        own = {option: parameter for option, parameter in parameters.items() if option not in self.contract}
-        return sentence, {option: each.default for option, each in own.items() if each.in_words() is not None}
+        own_parameters = {option: parameter for option, parameter in parameters.items() if option not in self.contract}
+        return sentence, {
+            option: parameter.default
+            for option, parameter in own_parameters.items()
+            if parameter.in_words() is not None
+        }
 
     def option_names(self, name: str) -> list[str]:
         """A method's options, including options that only Python can give."""
@@ -186,13 +190,17 @@ class Methods(dict[str, str]):
 
     def check_options(self, name: str, options: Iterable[str]) -> None:
         """Refuse unknown options with a `UserError`; the method itself checks the values."""
-        known = self.option_names(name)
+        option_names = self.option_names(name)
         for option in options:
-            if option not in known:
-                expected = f"expected one of {', '.join(sorted(known))}" if known else "it takes none"
-                mappings = (each for each, parameter in self.parameters(name).items() if parameter.has_entry(option))
+            if option not in option_names:
+                expected = f"expected one of {', '.join(sorted(option_names))}" if option_names else "it takes none"
+                mappings = (entry for entry, parameter in self.parameters(name).items() if parameter.has_entry(option))
                 within = next(mappings, None)
-                near = did_you_mean(option, known) if within is None else f"; did you mean {within}: {{{option}: ...}}?"
+                near = (
+                    did_you_mean(option, option_names)
+                    if within is None
+                    else f"; did you mean {within}: {{{option}: ...}}?"
+                )
                 raise UserError(f"Method {name!r} has no option {option!r}: {expected}{near}")
 
     def check_settings(self, name: str, options: Mapping[str, Any]) -> None:
@@ -234,11 +242,11 @@ _Declared = Iterator[tuple[str, ast.expr | None, ast.expr | None]]
 
 
 def _of_function(function: ast.FunctionDef) -> _Declared:
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
     # The syntax tree has defaults only for the last positional parameters, but an entry for every keyword parameter.
-    defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults, *given.kw_defaults]
-    for argument, default in zip([*positional, *given.kwonlyargs], defaults, strict=True):
+    defaults = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
+    for argument, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
         yield argument.arg, argument.annotation, default
 
 
@@ -253,8 +261,8 @@ def _as_source(default: ast.expr) -> str:
     """A default as a user writes it in YAML, if it is a list or mapping; otherwise as in Python."""
     match default:
         case ast.Tuple():
-            return f"[{', '.join(ast.unparse(each).strip(chr(39)) for each in default.elts)}]"
+            return f"[{', '.join(ast.unparse(element).strip(chr(39)) for element in default.elts)}]"
         case ast.Call(func=ast.Name("entries")):
-            pairs = ((each.arg, ast.unparse(each.value).strip(chr(39))) for each in default.keywords)
+            pairs = ((keyword.arg, ast.unparse(keyword.value).strip(chr(39))) for keyword in default.keywords)
             return f"{{{', '.join(f'{name}: {value}' for name, value in pairs)}}}"
     return ast.unparse(default)

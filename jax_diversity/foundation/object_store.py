@@ -69,9 +69,9 @@ class ObjectStore:
         options: dict[str, Any] = {} if stop is None else {"range": (start, stop)}
         if (tag := self._tags.get(name)) is not None:
             options["if_match"] = tag
-        found = library.get(client, name, options=options)
-        content = memoryview(found.bytes())
-        if tag is None and stop is not None and (first := found.meta.get("e_tag")) and not first.startswith("W/"):
+        response = library.get(client, name, options=options)
+        content = memoryview(response.bytes())
+        if tag is None and stop is not None and (first := response.meta.get("e_tag")) and not first.startswith("W/"):
             with self._lock:
                 self._tags.setdefault(name, first)
         return content
@@ -158,7 +158,7 @@ class ObjectStore:
                 options: dict[str, Any] = {"timeout": f"{_REQUEST_SECONDS}s"}
                 # Beside other options obstore ignores AWS_ALLOW_HTTP. An endpoint's address shows what is wanted.
                 endpoints = [os.environ.get(name, "") for name in _ENDPOINTS] if protocol == "s3" else []
-                if protocol == "http" or any(each.startswith("http://") for each in endpoints):
+                if protocol == "http" or any(endpoint.startswith("http://") for endpoint in endpoints):
                     options["allow_http"] = True
                 # We try again ourselves, because a try must end when a stream is closed.
                 retries = {"max_retries": 0}

@@ -41,16 +41,16 @@ def only_given(*values: Any) -> Iterator[None]:
 
 def give(*values: Any) -> None:
     """Add the texts in `values` to the texts that the user gave, within a block of `only_given`."""
-    if (given := _given.get()) is not None:
-        given.update(_texts(values))
+    if (functions := _given.get()) is not None:
+        functions.update(_texts(values))
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)
+        for item in value:
+            yield from _texts(item)
     elif isinstance(value, str):
         yield value
 
@@ -67,7 +67,7 @@ def find_function(name: str, setting: str) -> Callable[..., Any]:
             f"Expected {setting} to name a module, as in `import`, and a function in it, as `module:name`, found "
             f"{quoted(name)}; add the module's folder to PYTHONPATH, not to the name."
         )
-    if (given := _given.get()) is not None and name not in given:
+    if (functions := _given.get()) is not None and name not in functions:
         raise UserError(
             f"Expected a function that you named, found {setting}={name} only in a dataset's manifest, which may come "
             "from elsewhere and runs no code; if you trust the function, repeat this setting on the command line or "
@@ -76,7 +76,7 @@ def find_function(name: str, setting: str) -> Callable[..., Any]:
     if str(Path.cwd()) not in sys.path:  # Python searches the working folder only for scripts
         sys.path.append(str(Path.cwd()))
     try:
-        found = attrgetter(attribute)(import_module(module))
+        own_function = attrgetter(attribute)(import_module(module))
     except (KeyboardInterrupt, MemoryError):
         raise
     except BaseException as error:  # a module may raise anything, such as the SystemExit of a script without a guard
@@ -84,9 +84,9 @@ def find_function(name: str, setting: str) -> Callable[..., Any]:
             f"Expected {setting}={name} to name a function in a module, found: {in_one_line(error)}; check that the "
             "module's folder is in PYTHONPATH and that its dependencies are installed."
         ) from error
-    if not callable(found):
-        raise UserError(f"Expected {setting}={name} to name a function, found {quoted(found)}.")
-    return found
+    if not callable(own_function):
+        raise UserError(f"Expected {setting}={name} to name a function, found {quoted(own_function)}.")
+    return own_function
 
 
 def source_file(name: str) -> Path | None:

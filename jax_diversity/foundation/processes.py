@@ -44,7 +44,7 @@ def in_threads(work: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Resul
     with ThreadPoolExecutor(num_cores()) as pool:
         # A copy of the context for every job: it has the display of progress.
         running = [pool.submit(contextvars.copy_context().run, work, job) for job in jobs]
-        return [each.result() for each in running]
+        return [future.result() for future in running]
 
 
 def map_in_processes(
@@ -99,8 +99,12 @@ def _results(
     """The results of the unfinished jobs, then of the others; `unfinished` is kept up to date."""
     context = multiprocessing.get_context("spawn")
     pipe: Any = context.Pipe(duplex=False)  # typed by platform
-    theirs, ours = pipe
-    with theirs, ours, ProcessPoolExecutor(num_processes, context, _start_worker, (theirs, environment)) as workers:
+    child_end, parent_end = pipe
+    with (
+        child_end,
+        parent_end,
+        ProcessPoolExecutor(num_processes, context, _start_worker, (child_end, environment)) as workers,
+    ):
         try:
             begun = deque(workers.submit(work, *job) for job in unfinished)
             for job in jobs:
@@ -119,7 +123,7 @@ def _results(
         except BrokenProcessPool:
             raise
         except BaseException:
-            ours.close()  # ends the workers now: the pool would wait for their jobs to be finished
+            parent_end.close()  # ends the workers now: the pool would wait for their jobs to be finished
             raise
 
 

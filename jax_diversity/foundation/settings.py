@@ -94,11 +94,11 @@ def parse_yaml(text: str) -> Any:
 
         def compose_mapping_node(self, anchor: Any) -> Any:
             node = super().compose_mapping_node(anchor)
-            known = set()
+            keys = set()
             for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-                if key.value in known:
+                if key.value in keys:
                     raise _wrong_line(key.start_mark, f"has {quoted(key.value)} again; keep one of the two")
-                known.add(key.value)
+                keys.add(key.value)
             return node
 
     try:
@@ -150,17 +150,17 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         for key in value:
             if key not in names:
                 dotted = f"{where}.{key}".lstrip(".")
-                known = f"{', '.join(names)}{did_you_mean(str(key), names)}"
-                raise UserError(f"Unknown setting {dotted}; expected one of {known}")
+                choices = f"{', '.join(names)}{did_you_mean(str(key), names)}"
+                raise UserError(f"Unknown setting {dotted}; expected one of {choices}")
         if bases:
             kinds[BASE] = Literal[bases]
-        found = {
-            key: settings_from_plain(kinds[key], each, f"{where}.{key}".lstrip(".")) for key, each in value.items()
+        entries = {
+            key: settings_from_plain(kinds[key], entry, f"{where}.{key}".lstrip(".")) for key, entry in value.items()
         }
-        base = found.pop(BASE, None) if bases else None
-        made = typing.cast(Any, kind)
+        base = entries.pop(BASE, None) if bases else None
+        settings_class = typing.cast(Any, kind)
         try:
-            return made(**found) if base is None else made.based_on(base, found)
+            return settings_class(**entries) if base is None else settings_class.based_on(base, entries)
         except UserError as error:
             raise UserError(f"{where}: {error}" if where else str(error)) from None
     if origin in (typing.Union, types.UnionType):

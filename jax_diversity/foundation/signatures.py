@@ -32,8 +32,8 @@ def field_texts(kind: type) -> dict[str, str]:
 def argument_texts(function: Callable[..., Any]) -> dict[str, str]:
     """The text of every argument in the docstring of a function, in one line."""
     _, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("Args:\n")
-    found = re.findall(r"^    (\w+): ((?:.|\n(?!    \w|\n))*)", arguments, flags=re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    entries = re.findall(r"^    (\w+): ((?:.|\n(?!    \w|\n))*)", arguments, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def takes_settings(
@@ -50,24 +50,28 @@ def takes_settings(
     kind: Any = settings
     # The fields of a class come before the fields of its base classes.
     declared = [name for base in kind.__mro__ for name in vars(base).get("__annotations__", {})]
-    fields = [each for each in dataclasses.fields(kind) if each.name not in without]
-    fields.sort(key=lambda each: declared.index(each.name))
+    fields = [setting for setting in dataclasses.fields(kind) if setting.name not in without]
+    fields.sort(key=lambda setting: declared.index(setting.name))
 
     def describe(function: Any) -> Any:
         signature = inspect.signature(function)
-        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        taken = [
-            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default_of(each), annotation=each.type)
-            for each in fields
+        own_parameters = [
+            parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
         ]
-        function.__signature__ = signature.replace(parameters=[*own, *taken])
+        taken = [
+            inspect.Parameter(
+                setting.name, inspect.Parameter.KEYWORD_ONLY, default=default_of(setting), annotation=setting.type
+            )
+            for setting in fields
+        ]
+        function.__signature__ = signature.replace(parameters=[*own_parameters, *taken])
         if function.__doc__:
             texts = field_texts(kind)
             lines = [
                 textwrap.fill(
-                    f"{each.name}: {texts[each.name]}", 120, initial_indent=8 * " ", subsequent_indent=12 * " "
+                    f"{setting.name}: {texts[setting.name]}", 120, initial_indent=8 * " ", subsequent_indent=12 * " "
                 )
-                for each in fields
+                for setting in fields
             ]
             function.__doc__ = function.__doc__.replace("        {settings}", "\n".join(lines))
         return function

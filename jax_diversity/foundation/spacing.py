@@ -38,10 +38,10 @@ def space_groups(
     for step in range(len(order)):
         element = remaining.nearest(share * num_placed - placed)
         order[step] = element
-        own = int(group[element])
-        placed[own] += weight[element]
+        own_group = int(group[element])
+        placed[own_group] += weight[element]
         num_placed += float(weight[element])
-        remaining.take(element, own, float(share[own] * num_placed - placed[own]))
+        remaining.take(element, own_group, float(share[own_group] * num_placed - placed[own_group]))
         if (step + 1) % _STEPS_PER_ADVANCE == 0:
             advance(_STEPS_PER_ADVANCE)
     advance(len(order) % _STEPS_PER_ADVANCE)

@@ -40,12 +40,12 @@ class StackedRows:
             if step == 1 and first < len(self._arrays) and stop <= self._starts[first + 1]:
                 return self._arrays[first][start - self._starts[first] : stop - self._starts[first]]
             places = np.arange(start, stop, step)
-        found = np.empty((len(places), self.shape[1]), self.dtype)
+        values = np.empty((len(places), self.shape[1]), self.dtype)
         owners = np.searchsorted(self._starts, places, "right") - 1
         for number in np.unique(owners):
             rows = np.flatnonzero(owners == number)
-            found[rows] = self._arrays[number][places[rows] - self._starts[number]]
-        return found
+            values[rows] = self._arrays[number][places[rows] - self._starts[number]]
+        return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.concatenate(self._arrays).astype(dtype or self.dtype, copy=False)

@@ -83,19 +83,20 @@ class StoredStages:
         Raises:
             UserError: the stage has not run, or the file is absent or differs from the manifest.
         """
-        about = self.stage(stage)["files"].get(name)
-        if about is None:
+        description = self.stage(stage)["files"].get(name)
+        if description is None:
             raise UserError(f"Expected {name} among the files of stage {stage!r} in {self.root}, found no such entry.")
         if self._remote is not None:
             return self._remote.fetch(name, checked=checked)
         path = inside(self.root, name)
-        found = path.stat().st_size if path.is_file() else None
-        if found != about["bytes"]:
+        num_bytes = path.stat().st_size if path.is_file() else None
+        if num_bytes != description["bytes"]:
             raise UserError(
-                f"Expected {about['bytes']} bytes in {path}, found {'no such file' if found is None else found}; "
+                f"Expected {description['bytes']} bytes in {path}, found "
+                f"{'no such file' if num_bytes is None else num_bytes}; "
                 f"restore the file or run `jax-diversity {_verb(stage)}` again."
             )
-        if checked and not is_as_written(path, about):
+        if checked and not is_as_written(path, description):
             raise UserError(
                 f"{path} is damaged: its SHA-256 differs from the manifest; restore it, or delete it and run "
                 f"`jax-diversity {_verb(stage)}` again."

@@ -28,7 +28,7 @@ def aligned(cells: Cells) -> str:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     parts: list[list[int]] = [[]]  # column numbers; every part begins with column 0, the names
     for column, width in enumerate(widths[1:], start=1):
-        if parts[-1] and sum(widths[each] + 2 for each in [0, *parts[-1]]) + width > WIDTH:
+        if parts[-1] and sum(widths[column] + 2 for column in [0, *parts[-1]]) + width > WIDTH:
             parts.append([])
         parts[-1].append(column)
     return "\n".join(
@@ -105,11 +105,11 @@ def _html_table(cells: Cells) -> str:
     side = "right" if any(header) else "left"
 
     def line(tag: str, texts: list[str]) -> str:
-        name, *others = (html.escape(text) for text in texts)
-        rest = "".join(f'<{tag} style="text-align:{side}">{other}</{tag}>' for other in others)
+        name, *cells = (html.escape(text) for text in texts)
+        rest = "".join(f'<{tag} style="text-align:{side}">{other}</{tag}>' for other in cells)
         return f'<tr><th style="text-align:left">{name}</th>{rest}</tr>'
 
-    body = "".join(line("td", each) for each in lines)
+    body = "".join(line("td", line_texts) for line_texts in lines)
     head = f"<thead>{line('th', header)}</thead>" if any(header) else ""
     return f"<table>{head}<tbody>{body}</tbody></table>"
 

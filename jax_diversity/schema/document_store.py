@@ -245,10 +245,15 @@ class DocumentStore:
         for group in self._groups("metadata", path):
             fields = map(json.loads, group["metadata"].to_pylist())
             yield [
-                ChatSpans(each[TURN_SPANS], each[LOSS_SPANS], each[TURN_STARTS], each["roles"])
-                if LOSS_SPANS in each
+                ChatSpans(
+                    row[TURN_SPANS],
+                    row[LOSS_SPANS],
+                    row[TURN_STARTS],
+                    row["roles"],
+                )
+                if LOSS_SPANS in row
                 else None
-                for each in fields
+                for row in fields
             ]
 
     def token_lists(
@@ -270,8 +275,8 @@ class DocumentStore:
     def columns(self, names: Sequence[str], path: Path | None = None) -> pa.Table:
         """Read columns of all documents, in order, as an Arrow table. Use this for small columns."""
         tables = []
-        for each in self.paths if path is None else (path,):
-            with _stored_file(each) as table:
+        for file in self.paths if path is None else (path,):
+            with _stored_file(file) as table:
                 tables.append(table.read(columns=list(names)))
         return pa.concat_tables(tables)
 
@@ -338,8 +343,8 @@ class DocumentStore:
 
     def _groups(self, column: str, path: Path | None = None) -> Iterator[pa.Table]:
         """Yield a column, in stored groups of at most 1,000 documents; without the column, the tables are empty."""
-        for each in self.paths if path is None else (path,):
-            with _stored_file(each) as table:
+        for file in self.paths if path is None else (path,):
+            with _stored_file(file) as table:
                 for index in range(table.num_row_groups):
                     yield table.read_row_group(index, columns=[column])
 

@@ -121,10 +121,10 @@ class Ordering(Displayed):
         if path.suffix != ".npy":
             raise UserError(f"An ordering's file name must end in .npy, found {path.name!r}.")
         info = {key: value for key, value in self.info.items() if key not in _DERIVED}
-        about = {**info, "num_sequences": len(self), "fingerprint": self.fingerprint}
+        description = {**info, "num_sequences": len(self), "fingerprint": self.fingerprint}
         # We make the text first: if `info` cannot be stored, the old array must stay.
         try:
-            text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
+            text = json.dumps(description, indent=2, sort_keys=True, default=_plain_value) + "\n"
         except (TypeError, ValueError) as error:
             raise UserError(f"Expected an ordering's info to have JSON values, found: {error}.") from None
         # If the process is killed between the two writes, the array is new and the fingerprint old. `load` finds this.
@@ -147,17 +147,17 @@ class Ordering(Displayed):
             raise UserError(f"Expected an ordering at {path}, found no such file.") from None
         except Exception as error:  # a broken header makes NumPy raise various errors
             raise UserError(f"Expected an ordering (.npy) at {path}: {in_one_line(error)}") from None
-        about = _read_about(path.with_suffix(".json"))
+        description = _read_about(path.with_suffix(".json"))
         try:
             indices = as_integers("an ordering's indices", values)
-            loaded = cls(indices, {key: value for key, value in about.items() if key not in _DERIVED})
+            loaded = cls(indices, {key: value for key, value in description.items() if key not in _DERIVED})
         except ValueError as error:
             raise UserError(f"Expected an ordering (.npy) at {path}: {error}") from None
         # This also finds the result of a `save` that was killed: the .npy is new, but the .json is from the old array.
-        if about and about["fingerprint"] != loaded.fingerprint:
+        if description and description["fingerprint"] != loaded.fingerprint:
             raise UserError(
                 f"{path} was changed after it was saved: its fingerprint is {loaded.fingerprint[:16]}, "
-                f"{path.stem}.json has {about['fingerprint'][:16]}; restore the file or delete the .json."
+                f"{path.stem}.json has {description['fingerprint'][:16]}; restore the file or delete the .json."
             )
         return loaded
 
@@ -217,13 +217,13 @@ def as_integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> I
     return values.astype(np.int64, copy=False)
 
 
-def as_floats(name: str, given: Any) -> Float64[np.ndarray, "..."]:
+def as_floats(name: str, value: Any) -> Float64[np.ndarray, "..."]:
     """Check that a user's values are real numbers, in an array of any shape."""
     try:
-        values = np.asarray(given)
+        values = np.asarray(value)
         if values.dtype.kind == "c":
             raise TypeError(f"complex numbers ({values.dtype})")
-        return values.astype(np.float64) if values.dtype.kind in "iuf" else np.asarray(given, np.float64)
+        return values.astype(np.float64) if values.dtype.kind in "iuf" else np.asarray(value, np.float64)
     except Exception as error:  # arrays of other libraries raise various errors when NumPy converts them
         raise UserError(f"Expected {name} to be numbers, found: {in_one_line(error)}.") from None
 
@@ -240,11 +240,11 @@ def _plain_value(value: Any) -> Any:
 def _read_about(path: Path) -> dict[str, Any]:
     """Return the content of an ordering's .json; empty if there is no such file."""
     try:
-        about = json.loads(path.read_bytes())
+        description = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"Expected {path} to describe its ordering, found invalid JSON ({error}); delete it.") from None
-    if not isinstance(about, dict) or not isinstance(about.get("fingerprint"), str):
+    if not isinstance(description, dict) or not isinstance(description.get("fingerprint"), str):
         raise UserError(f"Expected {path} to describe its ordering, found no fingerprint in it; move it elsewhere.")
-    return about
+    return description

@@ -83,12 +83,12 @@ class Decision:
         copy = "" if self.duplicate_of is None else f"; it is a copy of {self.duplicate_of}"
         reason = f" ({self.phrase})" if self.phrase else ""
         text = f"The step {self.step} removed it by the rule {self.rule}{reason}{numbers}{copy}."
-        found = json.loads(self.fields or "{}")
-        if "detected_language" not in found:
+        decoded = json.loads(self.fields or "{}")
+        if "detected_language" not in decoded:
             return text
         return (
-            f"{text} The language found is {found['detected_language']}, with a probability of "
-            f"{found['language_probability']:g}."
+            f"{text} The language found is {decoded['detected_language']}, with a probability of "
+            f"{decoded['language_probability']:g}."
         )
 
 
@@ -103,7 +103,7 @@ def find_decision(stored: StoredStages, document: str) -> Decision | None:
 
     from jax_diversity.schema.document_store import DECISIONS
 
-    names = [each.name for each in dataclass_fields(Decision) if each.name != "phrase"]
+    names = [column.name for column in dataclass_fields(Decision) if column.name != "phrase"]
     folder = f"{PREPARATION}/decisions/"
     for path in stored.files("prepare", folder, ".parquet") if stored.names("prepare", folder) else ():
         try:

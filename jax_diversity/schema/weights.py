@@ -86,20 +86,20 @@ def parse_rules(weights: Mapping[str, float], where: str, family: str | None = N
         'web-*'
     """
     rules = []
-    for text, given in weights.items():
-        factor = as_weight(f"{where} of {quoted(text)}", given)
+    for text, weight in weights.items():
+        factor = as_weight(f"{where} of {quoted(text)}", weight)
         if family is not None:  # a group's name may contain signs, such as lang=en
             rules.append(WeightRule(text, family, None, "=", text, factor))
             continue
         if factor > LARGEST:
             raise UserError(f"Expected {where} of {quoted(text)} to be at most {LARGEST:,}, found {factor:g}.")
-        found = _RULE.fullmatch(text)
-        if found is None or not found["name"].strip():
+        match = _RULE.fullmatch(text)
+        if match is None or not match["name"].strip():
             raise UserError(
                 f"Expected rules such as source=web-*, quality>=0.8 or quality@cluster>=0.8 in {where}, found "
                 f"{quoted(text)}."
             )
-        name, of, sign, value = (part and part.strip() for part in found.group("name", "family", "sign", "value"))
+        name, of, sign, value = (part and part.strip() for part in match.group("name", "family", "sign", "value"))
         if of is not None and sign not in _COMPARE:
             raise UserError(f"Expected {where} of {quoted(text)} to compare a mean by >=, <=, < or >, found {sign}.")
         if sign in _COMPARE and not reads_as_number(value):

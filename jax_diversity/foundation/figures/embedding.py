@@ -47,9 +47,9 @@ def fill(template: str, parts: Mapping[str, str], scripts: Iterable[str]) -> str
     plotly = as_script(get_plotlyjs())
     # Compression reduces the script to a third. With the time in gzip's header, two pages of equal values would differ.
     packed = base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode()
-    known = {**parts, "plotly": packed, "policy": _policy([*scripts, plotly])}
+    replacements = {**parts, "plotly": packed, "policy": _policy([*scripts, plotly])}
     # All placeholders are replaced in one pass: inserted text may look like a placeholder and must not be replaced.
-    return _PLACEHOLDER.sub(lambda match: known[match[1]], template)
+    return _PLACEHOLDER.sub(lambda match: replacements[match[1]], template)
 
 
 def embed_json(values: Mapping[str, Any]) -> str:

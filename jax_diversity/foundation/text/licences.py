@@ -186,14 +186,14 @@ def licence_named(name: str) -> str | None:
     if len(name) > _LONGEST_EXPRESSION:
         return None
     words = re.sub(r"\s*\([^()]*\)\Z|[,\"']", "", name.lower()).strip()
-    for each, pattern in _NAME_PATTERNS.items():
+    for licence, pattern in _NAME_PATTERNS.items():
         if pattern.fullmatch(words):
-            return each
+            return licence
     if match := _GNU_NAME.fullmatch(re.sub("[()]", "", words)):
         kind = match["gnu"] or {"a": "affero", "l": "lesser"}.get(match["short"] or "", "")
         return _gnu(kind, match["version"], bool(match["later"]))
     expression = _OPERATOR.sub(lambda operator: f" {operator[1].upper()} ", name.replace("/", " OR "))
-    expression = _IDENTIFIER.sub(lambda found: _KNOWN.get(found[0].lower(), found[0]), expression)
+    expression = _IDENTIFIER.sub(lambda match: _KNOWN.get(match[0].lower(), match[0]), expression)
     try:
         is_permitted(expression, ())
     except ValueError:
@@ -215,7 +215,7 @@ def is_permitted(expression: str, allowed: Collection[str]) -> bool:
     truth = {True: " 0T ", False: " 0F "}  # values that cannot be identifiers
 
     def flat(part: str) -> bool:
-        ways = [[atom(each) for each in re.split(r"\s+AND\s+", way)] for way in re.split(r"\s+OR\s+", part)]
+        ways = [[atom(name) for name in re.split(r"\s+AND\s+", way)] for way in re.split(r"\s+OR\s+", part)]
         return any(map(all, ways))
 
     def atom(words: str) -> bool:

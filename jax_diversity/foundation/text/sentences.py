@@ -24,7 +24,7 @@ _TERMINAL_RANGES = (
 
 def characters(ranges: str) -> frozenset[str]:
     """The characters in ranges of hexadecimal code points, such as `0-8 7f`."""
-    bounds = [(each.partition("-")[0], each.rpartition("-")[2]) for each in ranges.split()]
+    bounds = [(bound.partition("-")[0], bound.rpartition("-")[2]) for bound in ranges.split()]
     return frozenset(chr(code) for low, high in bounds for code in range(int(low, 16), int(high, 16) + 1))
 
 
