@@ -123,18 +123,18 @@ class Command:
             return Signature(COMMANDS.find(function), settings or {})
         from jax_diversity.pipeline import commands
 
-        found: Callable[..., None] = COMMANDS.find(function) if function in COMMANDS else commands.run_stage
-        return Signature(partial(found, self.stage), settings or {})
+        command: Callable[..., None] = COMMANDS.find(function) if function in COMMANDS else commands.run_stage
+        return Signature(partial(command, self.stage), settings or {})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 if done, 2 after a user's mistake, 130 if interrupted."""
     if arguments is None:
         begin_program()
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     # A settings file has the settings' own names.
-    from_file = any(word.startswith("--config") for word in given)
-    return in_sentences(partial(_answer, given), "jax-diversity", str if from_file else _typed)
+    from_file = any(word.startswith("--config") for word in words)
+    return in_sentences(partial(_answer, words), "jax-diversity", str if from_file else _typed)
 
 
 def begin_program() -> None:
@@ -162,18 +162,18 @@ def in_sentences(command: Callable[[], None], program: str, spoken: Callable[[st
     return status
 
 
-def _answer(given: list[str]) -> None:
+def _answer(words: list[str]) -> None:
     """Run the command in the first argument."""
-    if given[:1] == ["help"] and len(given) > 1:
-        given = [given[1], "--help"]
-    if not given or given[0] in ("-h", "--help", "help"):
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [words[1], "--help"]
+    if not words or words[0] in ("-h", "--help", "help"):
         show(_overview())
-    elif given[0] in ("-V", "--version", "version"):
+    elif words[0] in ("-V", "--version", "version"):
         from jax_diversity import __version__
 
         show(f"jax-diversity {__version__}")
     else:
-        _run(given[0], given[1:])
+        _run(words[0], words[1:])
 
 
 def _mistake(command: Callable[[], None], spoken: Callable[[str], str]) -> tuple[str, int]:
@@ -209,8 +209,8 @@ def _show_warning(
     program: str, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
 ) -> None:
     """Show a warning as one line; a warning of another package also has its origin."""
-    own = category is UserWarning or category.__module__.partition(".")[0] in ("jax_diversity", program)
-    place = "" if own else f" ({category.__name__} in {filename}:{lineno})"
+    is_own = category is UserWarning or category.__module__.partition(".")[0] in ("jax_diversity", program)
+    place = "" if is_own else f" ({category.__name__} in {filename}:{lineno})"
     show(f"{program}: warning: {in_one_line(_typed(str(message)))}{place}", sys.stderr)
 
 
@@ -246,19 +246,19 @@ def _find_verb(name: str) -> Command:
 def all_verbs() -> dict[str, Command]:
     """Return every command by its name, in the order of the overview; stages are in the order of their list."""
     of_stages = {stage.verb: stage for stage in stages.all_stages(BuildConfig()) if stage.help}
-    found = {}
+    verbs = {}
     for function in (*_FIRST, *of_stages, *_LAST):
         name, stage = function.replace("_", " "), of_stages.get(function)
-        found[name] = Command(name, COMMANDS.describe(function)[0] if stage is None else stage.help, stage)
-    return found
+        verbs[name] = Command(name, COMMANDS.describe(function)[0] if stage is None else stage.help, stage)
+    return verbs
 
 
 def _run(name: str, arguments: list[str]) -> None:
     """Parse the options of a command and run it."""
     if name == "lab":
         if arguments[:1] != ["explain"]:
-            found = arguments[0] if arguments else "nothing"
-            raise UserError(f"Expected `jax-diversity lab explain`, found {found} after lab.")
+            first_word = arguments[0] if arguments else "nothing"
+            raise UserError(f"Expected `jax-diversity lab explain`, found {first_word} after lab.")
         name, arguments = f"lab {arguments[0]}", arguments[1:]
     verb = _find_verb(name)
     if {"-h", "--help", "--help-all"} & set(arguments):
@@ -288,7 +288,7 @@ def _help(name: str, verb: Command, arguments: list[str]) -> str:
         return short_help(signature.default, name, verb.help, SHOWN)
     text, hidden = verb.help, []
     if verb.sections:
-        hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
+        hidden = [section.name for section in fields(BuildConfig) if section.name not in ("out", *verb.sections)]
         text += "\n\nThe stage uses the options below. It accepts all others of\n`jax-diversity build`, without effect."
     methods = methods_text(verb.stage.methods) if verb.stage is not None and verb.stage.methods else ""
     return help_text(signature.default, name, text, hidden=hidden) + methods
@@ -300,10 +300,10 @@ def _with_defaults(verb: Command, arguments: list[str], *, asks_help: bool = Fal
     The defaults are those of the file in `--config`, or of the dataset, or of the function.
     """
     signature = verb.signature()
-    given = given_options(signature.default, verb.name, arguments)
+    options = given_options(signature.default, verb.name, arguments)
     settings = signature.parts.get("settings")
     if settings is None:
-        return signature, given
+        return signature, options
     usual = settings
     # The first stage begins a dataset. The defaults of later stages are the settings recorded in the dataset's folder.
     if verb.stage not in (None, stages.STAGES[0]) and not asks_help:
@@ -311,13 +311,13 @@ def _with_defaults(verb: Command, arguments: list[str], *, asks_help: bool = Fal
         from jax_diversity.pipeline.build import recorded_config
         from jax_diversity.streaming.run.commands import is_run
 
-        out = given.get("--out", settings.out)
+        out = options.get("--out", settings.out)
         of_run = verb.name == "report" and is_run(out)
         settings = replace(settings, windows=()) if of_run else recorded_config(existing_dataset(out))
-    if path := given.get("--config"):
+    if path := options.get("--config"):
         give(asdict(read_settings(path, usual)))
         settings = read_settings(path, settings)
-    return verb.signature({type(usual): settings}), given
+    return verb.signature({type(usual): settings}), options
 
 
 def _as_given(word: str) -> Any:

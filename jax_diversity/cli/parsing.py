@@ -81,16 +81,16 @@ class Signature:
                 value = settings.get(kind) or (kind() if is_missing else parameter.default)
                 self.parts[name] = value
                 of_kind, texts_of_kind = typing.get_type_hints(kind), field_texts(kind)
-                for each in dataclasses.fields(value):
-                    meaning = texts_of_kind.get(each.name, "")
-                    fields[each.name] = (of_kind[each.name], getattr(value, each.name), meaning, False)
+                for setting in dataclasses.fields(value):
+                    meaning = texts_of_kind.get(setting.name, "")
+                    fields[setting.name] = (of_kind[setting.name], getattr(value, setting.name), meaning, False)
                 if name == _FROM_FILE:
                     fields["config"] = (str | None, None, _CONFIG, False)
             else:
                 is_place = parameter.kind is parameter.POSITIONAL_ONLY
                 default = kind() if is_missing else parameter.default
                 fields[name] = (kind, default, texts.get(name, ""), is_place)
-        made: Any = dataclasses.make_dataclass(
+        options_class: Any = dataclasses.make_dataclass(
             "Options",
             [
                 (name, kind, dataclasses.field(metadata={"text": text, "is_place": is_place}))
@@ -98,18 +98,20 @@ class Signature:
             ],
             frozen=True,
         )
-        self.default = made(*(value for _, value, _, _ in fields.values()))
+        self.default = options_class(*(value for _, value, _, _ in fields.values()))
 
     def call(self, options: Any) -> None:
         """Call the function with options, which are an instance of the class of `default`."""
-        values = {each.name: getattr(options, each.name) for each in dataclasses.fields(options)}
+        values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
         if _FROM_FILE in self.parts:
             del values["config"]
         parts = {}
         for name, settings in self.parts.items():
-            parts[name] = type(settings)(**{each.name: values.pop(each.name) for each in dataclasses.fields(settings)})
+            parts[name] = type(settings)(
+                **{setting.name: values.pop(setting.name) for setting in dataclasses.fields(settings)}
+            )
         # A list, because Python would read a generator only after the keywords.
-        places = [values.pop(each.name) for each in dataclasses.fields(options) if each.metadata["is_place"]]
+        places = [values.pop(field.name) for field in dataclasses.fields(options) if field.metadata["is_place"]]
         self.function(*places, **parts, **values)
 
 
@@ -120,18 +122,20 @@ def list_options(settings: Any, prefix: str = "", *, expands: bool = False) -> I
     `--orders.0.seed`.
     """
     kinds = typing.get_type_hints(type(settings))
-    texts = {each.name: each.metadata["text"] for each in dataclasses.fields(settings) if "text" in each.metadata}
+    texts = {
+        setting.name: setting.metadata["text"] for setting in dataclasses.fields(settings) if "text" in setting.metadata
+    }
     texts = texts or field_texts(type(settings))
     if bases := getattr(settings, "BASES", ()):
         yield Option(f"--{prefix}{BASE}", typing.cast(Any, Literal)[bases] | None, None, texts["BASES"])
-    for each in dataclasses.fields(settings):
-        value, name = getattr(settings, each.name), f"{prefix}{each.name}".replace("_", "-")
+    for setting in dataclasses.fields(settings):
+        value, name = getattr(settings, setting.name), f"{prefix}{setting.name}".replace("_", "-")
         if dataclasses.is_dataclass(value):
             yield from list_options(value, f"{name}.", expands=expands)
             continue
-        is_place = each.metadata.get("is_place", False)
-        yield Option(name.upper() if is_place else f"--{name}", kinds[each.name], value, texts.get(each.name, ""))
-        if expands and _lists_settings(kinds[each.name]):
+        is_place = setting.metadata.get("is_place", False)
+        yield Option(name.upper() if is_place else f"--{name}", kinds[setting.name], value, texts.get(setting.name, ""))
+        if expands and _lists_settings(kinds[setting.name]):
             for index, part in enumerate(value):
                 yield from list_options(part, f"{name}.{index}.", expands=True)
 
@@ -192,9 +196,9 @@ def given_options(default: Any, verb: str, arguments: Sequence[str], program: st
             parser.add_argument(option.negative, dest=name, action="append_const", const="False")
         elif option not in places:
             parser.add_argument(name, dest=name, action="append", nargs="*" if _takes_many(option.kind) else "?")
-    found, rest = parser.parse_known_args(with_full_names(arguments, options))
+    parsed, rest = parser.parse_known_args(with_full_names(arguments, options))
     given: dict[str, Any] = {}
-    values = dict(vars(found))
+    values = dict(vars(parsed))
     while rest and places and not rest[0].startswith("-"):
         place, taken = places.pop(0), [rest.pop(0)]
         while _takes_many(place.kind) and rest and not rest[0].startswith("-"):
@@ -223,7 +227,7 @@ def given_options(default: Any, verb: str, arguments: Sequence[str], program: st
 def _plain(kind: Any, words: Sequence[str]) -> Any:
     """The value of some words, as YAML would give it; a `ValueError` if they do not fit the type."""
     kinds = _alternatives(kind)
-    origins = {typing.get_origin(each) for each in kinds}
+    origins = {typing.get_origin(alternative) for alternative in kinds}
     is_yaml = len(words) == 1 and words[0].lstrip().startswith(("{", "["))
     if _needs_yaml(kind) or (is_yaml and {tuple, dict} <= origins):
         if len(words) != 1:
@@ -231,12 +235,12 @@ def _plain(kind: Any, words: Sequence[str]) -> Any:
         value = parse_yaml(words[0])
         settings_from_plain(kind, value)
         return value
-    for each in kinds:
-        of = typing.get_args(each)
+    for alternative in kinds:
+        of = typing.get_args(alternative)
         with suppress(ValueError):  # a list of numbers, or else pairs
-            if typing.get_origin(each) is tuple:
+            if typing.get_origin(alternative) is tuple:
                 return [_scalar(of[0], word) for word in words]
-            if typing.get_origin(each) is dict:
+            if typing.get_origin(alternative) is dict:
                 return {name: _scalar(of[1], word) for name, word in zip(words[::2], words[1::2], strict=True)}
     if len(words) != 1:
         raise ValueError(kind)
@@ -246,18 +250,18 @@ def _plain(kind: Any, words: Sequence[str]) -> Any:
 def _scalar(kind: Any, word: str) -> Any:
     """A word as the first type that fits; a `ValueError` if none does."""
     kinds = _alternatives(kind)
-    for each in kinds:
-        for value in typing.get_args(each) if typing.get_origin(each) is Literal else ():
+    for alternative in kinds:
+        for value in typing.get_args(alternative) if typing.get_origin(alternative) is Literal else ():
             if str(value) == word:
                 return value
     if type(None) in kinds and word == "None":
         return None
     if bool in kinds and word in ("True", "False"):
         return word == "True"
-    for each in (int, float):
-        if each in kinds:
+    for alternative in (int, float):
+        if alternative in kinds:
             with suppress(ValueError):
-                return each(word)
+                return alternative(word)
     if str in kinds:
         return word
     raise ValueError(word)
@@ -281,16 +285,16 @@ def _needs_yaml(kind: Any) -> bool:
 
 def _takes_many(kind: Any) -> bool:
     """Whether an option takes several values."""
-    return bool({tuple, dict} & {typing.get_origin(each) for each in _alternatives(kind)})
+    return bool({tuple, dict} & {typing.get_origin(alternative) for alternative in _alternatives(kind)})
 
 
 def _wrong_value(option: Option, words: Sequence[str]) -> str:
-    name, found = option.name, " ".join(words)
-    if not found:
+    name, text = option.name, " ".join(words)
+    if not text:
         return f"Expected a value after {name}, found nothing;"
-    near = difflib.get_close_matches(found, map(str, typing.get_args(option.kind)), n=1)
+    near = difflib.get_close_matches(text, map(str, typing.get_args(option.kind)), n=1)
     return (
-        f"Expected {_in_words(option.kind)} after {name}, found {found}{f'; did you mean {near[0]}?' if near else ';'}"
+        f"Expected {_in_words(option.kind)} after {name}, found {text}{f'; did you mean {near[0]}?' if near else ';'}"
     )
 
 
@@ -310,13 +314,15 @@ def _in_words(kind: Any) -> str:
     return " or ".join(_in_words(part) for part in kinds) if parts else _WORDS[kind]
 
 
-def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
+def _unknown(verb: str, words: Sequence[str], options: Collection[str]) -> str:
     """The first unknown argument of a command, and the option that was probably meant."""
     option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
     if option is not None:
-        names = [*_short_names(known), *known]
+        names = [*_short_names(options), *options]
         near = difflib.get_close_matches(option.replace("_", "-"), names, n=1, cutoff=0.7)
-        near += [each for each in names if _MEANT.get(option) == each or _begins(option, each)]
+        near += [
+            option_name for option_name in names if _MEANT.get(option) == option_name or _begins(option, option_name)
+        ]
         return f"option {option}; did you mean {near[0]}?" if near else f"option {option};"
     meant = "--corpus.paths" if verb in ("build", "prepare") else "--out"
     hint = f" did you mean {meant} {words[0]}?" if Path(words[0]).exists() else ""
@@ -325,22 +331,22 @@ def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
 
 def _begins(option: str, known: str) -> bool:
     """Return whether every word of an option begins a word of a known option, as --seq-len and --sequence-length."""
-    given, full = (re.split("[-_]", name.strip("-").rpartition(".")[2]) for name in (option, known))
-    return len(given) == len(full) and all(there.startswith(here) for here, there in zip(given, full, strict=True))
+    written, full = (re.split("[-_]", name.strip("-").rpartition(".")[2]) for name in (option, known))
+    return len(written) == len(full) and all(there.startswith(here) for here, there in zip(written, full, strict=True))
 
 
-def _short_names(known: Collection[str]) -> dict[str, str]:
+def _short_names(options: Collection[str]) -> dict[str, str]:
     """The short names of options: the end of a name that no other option has, and the names in `SHORT`."""
     ends: dict[str, list[str]] = {}
-    for name in known:
+    for name in options:
         ends.setdefault(f"--{name.rpartition('.')[2]}", []).append(name)
     unique = {end: names[0] for end, names in ends.items() if len(names) == 1 and "." in names[0]}
-    return {short: full for short, full in (unique | SHORT).items() if full in known and short not in known}
+    return {short: full for short, full in (unique | SHORT).items() if full in options and short not in options}
 
 
-def with_full_names(arguments: Sequence[str], known: Collection[str]) -> list[str]:
+def with_full_names(arguments: Sequence[str], options: Collection[str]) -> list[str]:
     """Replace the short names of options by their full names, and `_` in names by `-`."""
-    short, found = _short_names(known), []
+    short, found = _short_names(options), []
     for word in arguments:
         name, equals, value = word.partition("=")
         name = name.replace("_", "-") if name.startswith("--") else name
@@ -370,8 +376,8 @@ def help_text(default: Any, verb: str, text: str, *, hidden: Collection[str] = (
         if (section or [last])[0] not in hidden:
             sections.setdefault(".".join(section), []).extend(_option_lines(option, " ".join(option.meaning.split())))
     lines = [f"usage: {program} {verb} [options]", "", text]
-    for section, about in sections.items():
-        lines += ["", f"{section or 'options'}:", *about]
+    for section, entry in sections.items():
+        lines += ["", f"{section or 'options'}:", *entry]
     return "\n".join(lines)
 
 
@@ -379,7 +385,7 @@ def short_help(default: Any, verb: str, text: str, shown: Collection[str], progr
     """The help of a command that shows only the options `shown`, each with one sentence."""
     options = {option.name: option for option in list_options(default)}
     lines = [f"usage: {program} {verb} [options]", "", textwrap.fill(text, width=80), ""]
-    for name in (f"--{each}" for each in shown):
+    for name in (f"--{name}" for name in shown):
         if name in options:
             lines += _option_lines(options[name], _first_sentence(options[name].meaning), shows_type=False)
     return "\n".join([*lines, "", f"`{program} {verb} --help-all` shows all {len(options)} options."])
@@ -388,15 +394,15 @@ def short_help(default: Any, verb: str, text: str, shown: Collection[str], progr
 def _option_lines(option: Option, meaning: str, *, shows_type: bool = True) -> list[str]:
     value = " ".join(map(str, option.default)) if isinstance(option.default, tuple) else str(option.default)
     if _lists_settings(option.kind):
-        value = " ".join(each.file_name for each in option.default)
-    given = f"  (default: {value})" if option.default not in (None, (), {}, "") and option.kind is not bool else ""
+        value = " ".join(method.file_name for method in option.default)
+    default = f"  (default: {value})" if option.default not in (None, (), {}, "") and option.kind is not bool else ""
     shows_type = shows_type and option.kind is not bool and option.name.startswith("--")
     kind = f" {type_of(option.kind)}" if shows_type else ""
     other = "".join(f", {short}" for short, full in SHORT.items() if full == option.name)
     name = option.name
     if option.default is True:
         name, meaning = option.negative, f"Turns this off: {meaning}"
-    head = f"{name}{other}{kind}{given}"
+    head = f"{name}{other}{kind}{default}"
     return [
         *textwrap.wrap(head, width=80, initial_indent=2 * " ", subsequent_indent=8 * " ", break_on_hyphens=False),
         *textwrap.wrap(meaning, width=78, initial_indent=6 * " ", subsequent_indent=6 * " "),
@@ -408,17 +414,17 @@ def type_of(kind: Any) -> str:
     if _needs_yaml(kind):
         return "YAML"
     shown = []
-    for each in _alternatives(kind):
-        origin, parts = typing.get_origin(each), typing.get_args(each)
+    for alternative in _alternatives(kind):
+        origin, parts = typing.get_origin(alternative), typing.get_args(alternative)
         if origin is Literal:
             shown.append("|".join(map(str, parts)))
         elif origin is tuple:
             shown.append(f"{type_of(parts[0])} ...")
         elif origin is dict:
-            shown.append("NAME VALUE ..." if each is kind else "YAML")
-        elif each in _TYPES:
-            shown.append(_TYPES[each])
-    return "|".join(each for each in shown if each != "None")
+            shown.append("NAME VALUE ..." if alternative is kind else "YAML")
+        elif alternative in _TYPES:
+            shown.append(_TYPES[alternative])
+    return "|".join(choice for choice in shown if choice != "None")
 
 
 def _first_sentence(text: str) -> str:
@@ -438,8 +444,8 @@ def methods_text(module: str) -> str:
         if compared and name == min(compared):
             lines.append("\nMethods of the literature, for comparison:")
         sentence, options = methods.describe(name)
-        given = " ".join(f"{option} {(default or '(needed)').strip(chr(39))}" for option, default in options.items())
-        head = f"{name}{f'  ({given})' if given else ''}"
+        example = " ".join(f"{option} {(default or '(needed)').strip(chr(39))}" for option, default in options.items())
+        head = f"{name}{f'  ({example})' if example else ''}"
         lines += textwrap.wrap(head, width=80, initial_indent=2 * " ", subsequent_indent=8 * " ")
         lines += textwrap.wrap(sentence, width=78, initial_indent=6 * " ", subsequent_indent=6 * " ")
     return "\n".join(lines)

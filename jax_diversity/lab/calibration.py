@@ -89,19 +89,19 @@ class Composition:
 
     def of(self, documents: Int64[np.ndarray, " part"]) -> Composition:
         """The composition with some of the evaluated documents; the datasets stay the same."""
-        families = {name: each._replace(codes=each.codes[documents]) for name, each in self.families.items()}
+        families = {name: family._replace(codes=family.codes[documents]) for name, family in self.families.items()}
         columns = {name: getattr(self, name)[documents] for name in ("dataset", "document", "lengths")}
         return replace(self, families=families, **columns)
 
     def has_others(self, documents: Int64[np.ndarray, " part"], group: tuple[str, int] | None = None) -> bool:
         """Whether the corpus, or a group, has more documents than these whose target tokens are known."""
-        known, tokens = self.is_known, self.tokens
+        is_known, tokens = self.is_known, self.tokens
         if group is not None:
             family = self.families[group[0]]
-            known, tokens = known and family.is_known, family.tokens[:, group[1]]
+            is_known, tokens = is_known and family.is_known, family.tokens[:, group[1]]
         documents = documents[np.unique(self.document[documents], return_index=True)[1]]
         evaluated = np.bincount(self.dataset[documents], self.lengths[documents], len(tokens))
-        return known and bool((evaluated < _NEARLY_ALL * tokens.sum(axis=1)).any())
+        return is_known and bool((evaluated < _NEARLY_ALL * tokens.sum(axis=1)).any())
 
 
 class Calibrated(NamedTuple):
@@ -173,9 +173,9 @@ def calibrated_mean(
     variance = max(float(values @ residuals), 0.0) / (len(values) - 1)
     reached = columns.T @ weights
     of_effects = max(extent - 2 * float(weights @ shared) + float(reached @ reached), 0.0) if has_others else 0.0
-    own = weights * residuals / np.sqrt(np.maximum(diagonal, np.finfo(float).eps))
-    noise = max(variance * float(weights @ weights), float(own @ own))
-    skewness, worth = float(skewness_of_mean(own)), 1 / float(weights @ weights)
+    own_errors = weights * residuals / np.sqrt(np.maximum(diagonal, np.finfo(float).eps))
+    noise = max(variance * float(weights @ weights), float(own_errors @ own_errors))
+    skewness, worth = float(skewness_of_mean(own_errors)), 1 / float(weights @ weights)
     mean, longer = float(weights @ values), longer if has_others else 0.0
     return Calibrated(mean, variance * of_effects + noise, skewness, worth, longer)
 
@@ -203,8 +203,8 @@ def _design(
     shares = tokens[:, :top] * scale[:, None]
     # A document has made all steps of the walk up to its own bin.
     beyond = np.cumsum(shares.sum(axis=0)[::-1])[::-1]
-    made = np.sqrt(_STEP) * (bins[:, None] >= np.arange(1, top))
-    blocks, means = [sparse.csr_array(made)], [np.sqrt(_STEP) * beyond[1:]]
+    steps = np.sqrt(_STEP) * (bins[:, None] >= np.arange(1, top))
+    blocks, means = [sparse.csr_array(steps)], [np.sqrt(_STEP) * beyond[1:]]
     extent = _STEP * float(beyond[1:] @ beyond[1:])
     effects = [(composition.dataset, shares.sum(axis=1))] if len(tokens) > 1 else []
     for family in composition.families.values() if group is None else ():

@@ -57,10 +57,10 @@ class Checkpoints:
         """Save the state after `num_steps` steps."""
         import jax
 
-        about = {"num_steps": num_steps, "settings": dict(self._settings), "input": batches.get_state()}
+        description = {"num_steps": num_steps, "settings": dict(self._settings), "input": batches.get_state()}
         with atomic_folder(self._folder / str(num_steps)) as folder:
             _save_arrays(folder / _ARRAYS, jax.tree.leaves((trainer.parameters, trainer.state)))
-            write_json(folder / _ABOUT, signed({**about, "files": _hashes(folder)}))
+            write_json(folder / _ABOUT, signed({**description, "files": _hashes(folder)}))
         self._remove_old()
 
     def _remove_old(self) -> None:
@@ -69,28 +69,28 @@ class Checkpoints:
 
     def restore(self, trainer: Trainer, batches: BatchIterator) -> int:
         """Continue from the last checkpoint; returns the number of steps done, 0 if there is no checkpoint."""
-        *earlier, num_steps = [0, *(found := find_checkpoints(self._folder))]
-        if not found:
+        *earlier, num_steps = [0, *(checkpoints := find_checkpoints(self._folder))]
+        if not checkpoints:
             return 0
         try:
-            about = read_checkpoint(found[num_steps])
+            description = read_checkpoint(checkpoints[num_steps])
         except DamagedCheckpoint as error:
             raise UserError(f"{error}; delete it to continue from the state after {earlier[-1]} steps.") from None
-        self._check(about["settings"])
+        self._check(description["settings"])
         try:
-            batches.set_state(about["input"])
+            batches.set_state(description["input"])
         except UserError as error:
             raise UserError(
                 f"{self._folder} does not fit this run: {error} To start a new run, delete {self._folder.parent}."
             ) from None
-        trainer.parameters, trainer.state = restore_arrays(found[num_steps], (trainer.parameters, trainer.state))
+        trainer.parameters, trainer.state = restore_arrays(checkpoints[num_steps], (trainer.parameters, trainer.state))
         return num_steps
 
-    def _check(self, found: Mapping[str, int | float]) -> None:
+    def _check(self, losses: Mapping[str, int | float]) -> None:
         differing = [
-            f"{name} {found.get(name)} (these settings: {self._settings.get(name)})"
-            for name in sorted(self._settings.keys() | found.keys())
-            if found.get(name) != self._settings.get(name)
+            f"{name} {losses.get(name)} (these settings: {self._settings.get(name)})"
+            for name in sorted(self._settings.keys() | losses.keys())
+            if losses.get(name) != self._settings.get(name)
         ]
         if differing:
             raise UserError(
@@ -154,10 +154,10 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     Raises:
         DamagedCheckpoint: a file is damaged, missing or added, or the checkpoint has the name of another checkpoint.
     """
-    about = _read_about(folder)
-    if damaged := _damaged_files(folder, about):
+    description = _read_about(folder)
+    if damaged := _damaged_files(folder, description):
         raise DamagedCheckpoint(f"{_expected(folder)}, found other bytes in {', '.join(damaged)}")
-    return about
+    return description
 
 
 def _expected(folder: Path) -> str:
@@ -166,21 +166,25 @@ def _expected(folder: Path) -> str:
 
 def _read_about(folder: Path) -> dict[str, Any]:
     try:
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        if about != signed(about):
+        description = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        if description != signed(description):
             raise ValueError(f"{_ABOUT} whose content differs from its own hash")
-        if str(about["num_steps"]) != folder.name:
-            raise ValueError(f"the checkpoint after {about['num_steps']} steps")
+        if str(description["num_steps"]) != folder.name:
+            raise ValueError(f"the checkpoint after {description['num_steps']} steps")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = "another kind of file" if isinstance(error, KeyError) else in_one_line(error)
         raise DamagedCheckpoint(f"{_expected(folder)}, found {reason}") from None
-    return about
+    return description
 
 
-def _damaged_files(folder: Path, about: Mapping[str, Any]) -> list[str]:
+def _damaged_files(folder: Path, description: Mapping[str, Any]) -> list[str]:
     """The files of a checkpoint that are damaged, missing or added."""
-    found, known = _hashes(folder), about["files"]
-    return sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
+    present_hashes, written_hashes = _hashes(folder), description["files"]
+    return sorted(
+        name
+        for name in present_hashes.keys() | written_hashes.keys()
+        if present_hashes.get(name) != written_hashes.get(name)
+    )
 
 
 def verify_training(root: Path) -> list[Fault]:
@@ -192,18 +196,20 @@ def verify_training(root: Path) -> list[Fault]:
         for path in find_checkpoints(folder).values():
             name = path.relative_to(root).as_posix()
             try:
-                about = _read_about(path)
+                description = _read_about(path)
             except DamagedCheckpoint as error:
-                found = str(error).rpartition(", found ")[2]
-                faults.append(Fault(f"{name}/{_ABOUT}", "the description of this checkpoint", found))
+                reason = str(error).rpartition(", found ")[2]
+                faults.append(Fault(f"{name}/{_ABOUT}", "the description of this checkpoint", reason))
                 continue
             faults += [
                 Fault(f"{name}/{file}", "the bytes that were written", "other bytes, or no file")
-                for file in _damaged_files(path, about)
+                for file in _damaged_files(path, description)
             ]
             faults += [
-                Fault(name, f"the {each} {header[each]} of the log in the same folder", str(about["input"][each]))
-                for each in ("dataset", "ordering")
-                if header.get(each, about["input"][each]) != about["input"][each]
+                Fault(
+                    name, f"the {field} {header[field]} of the log in the same folder", str(description["input"][field])
+                )
+                for field in ("dataset", "ordering")
+                if header.get(field, description["input"][field]) != description["input"][field]
             ]
     return faults

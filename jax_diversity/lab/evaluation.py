@@ -152,8 +152,8 @@ class Evaluated:
         Raises:
             UserError: the evaluator was made without this family.
         """
-        found = self.by_group(family)
-        return [name for name in self.groups[family][0] if name not in found]
+        by_group = self.by_group(family)
+        return [name for name in self.groups[family][0] if name not in by_group]
 
     def to_frame(self) -> Any:
         """Return the mean losses as a `pandas.DataFrame`: a row for all documents, and one for every group.
@@ -188,9 +188,9 @@ class Evaluated:
         Raises:
             UserError: the evaluator was made without this family.
         """
-        known = self.by_group(family)
+        by_group = self.by_group(family)
         names = self.groups[family][0]
-        return {family: np.array([known[name].mean if name in known else np.nan for name in names])}
+        return {family: np.array([by_group[name].mean if name in by_group else np.nan for name in names])}
 
     def values(self, name: str = "validation_loss") -> dict[str, float]:
         """The means and the ends of their intervals as values for a log, such as `TrainingLog`.
@@ -199,12 +199,12 @@ class Evaluated:
         group `validation_loss/FAMILY/GROUP`, `validation_loss_low/FAMILY/GROUP`, `validation_loss_high/FAMILY/GROUP`.
         An interval that does not exist is left out.
         """
-        found = {"": self.loss}
+        losses = {"": self.loss}
         for family in self.groups:
-            found |= {f"/{family}/{group}": each for group, each in self.by_group(family).items()}
+            losses |= {f"/{family}/{group}": loss for group, loss in self.by_group(family).items()}
         values = {}
-        for place, each in found.items():
-            ends = {"": each.mean, "_low": each.low, "_high": each.high}
+        for place, loss in losses.items():
+            ends = {"": loss.mean, "_low": loss.low, "_high": loss.high}
             values |= {f"{name}{end}{place}": value for end, value in ends.items() if not end or np.isfinite(value)}
         return values
 
@@ -221,16 +221,16 @@ class Evaluated:
     def __str__(self) -> str:
         lines = [str(self.loss)]
         for family in self.groups:
-            found = self.by_group(family)
-            width = max(map(len, found), default=0)
+            by_group = self.by_group(family)
+            width = max(map(len, by_group), default=0)
             # The sentence on a pair of models stands in the first line alone.
-            rows = {name: replace(each, is_difference=False) for name, each in found.items()}
-            small = {name: each for name, each in rows.items() if np.isnan(each.reach)}
-            lines += [f"{family}:", *(f"  {name:<{width}}  {each}" for name, each in rows.items() if name not in small)]
+            rows = {name: replace(loss, is_difference=False) for name, loss in by_group.items()}
+            small = {name: row for name, row in rows.items() if np.isnan(row.reach)}
+            lines += [f"{family}:", *(f"  {name:<{width}}  {row}" for name, row in rows.items() if name not in small)]
             if small:
                 lines += [f"{family}, too few documents for an interval:"]
-                lines += [f"  {name:<{width}}  {each}" for name, each in small.items()]
-            if absent := [name for name in self.groups[family][0] if name not in found]:
+                lines += [f"  {name:<{width}}  {row}" for name, row in small.items()]
+            if absent := [name for name in self.groups[family][0] if name not in by_group]:
                 more = f" and {len(absent) - _MOST_NAMES:,} more" if len(absent) > _MOST_NAMES else ""
                 lines.append(f"{family}, no document was evaluated: {', '.join(absent[:_MOST_NAMES])}{more}")
         return "\n".join(lines)
@@ -246,10 +246,10 @@ class Evaluated:
             return MeanLoss(plain, np.nan, np.nan, plain, targets, number, np.nan, np.nan, self.is_difference)
         has_others = self.composition.has_others(documents, group)
         composition = self.composition.of(documents[first])
-        found = calibrated_mean(sums / counts, counts, composition, group, has_others=has_others)
-        error = float(np.sqrt(found.variance))
-        reach = float(student_reach(error, number - 1, found.skewness))
-        return MeanLoss(found.mean, error, reach, plain, targets, number, found.worth, found.longer, self.is_difference)
+        mean = calibrated_mean(sums / counts, counts, composition, group, has_others=has_others)
+        error = float(np.sqrt(mean.variance))
+        reach = float(student_reach(error, number - 1, mean.skewness))
+        return MeanLoss(mean.mean, error, reach, plain, targets, number, mean.worth, mean.longer, self.is_difference)
 
 
 class Evaluator:
@@ -293,14 +293,14 @@ class Evaluator:
             [dataset.duplicate_groups[documents] for dataset, documents in zip(datasets, kept, strict=True)]
         )
         of_turns = _OF_TURNS if has_turns else ()
-        known = {
+        groups = {
             family: _turn_groups(self._tables, family) if family in of_turns else _groups(datasets, kept, family)
             for family in dict.fromkeys([*families, *_families(datasets)])
         }
-        self._groups = {family: known[family][:2] for family in families}
+        self._groups = {family: groups[family][:2] for family in families}
         # The targets of documents that are not evaluated are known only if every token is a target.
         masked = any(loader.batches.windows.settings.loss_mask != "all" for loader in loaders)
-        self._composition = _composition(datasets, kept, known, masked=masked)
+        self._composition = _composition(datasets, kept, groups, masked=masked)
 
     def __call__(
         self, losses_of: Callable[[Batch], Float[Array, "row token"]], num_batches: int | None = None
@@ -384,12 +384,14 @@ class _Table:
 
     def __init__(self, run: Run, by_turns: bool = False) -> None:
         pieces = [_Pieces.of(dataset.segments, dataset.tokens if by_turns else None) for dataset in run.datasets]
-        found = [np.unique(np.stack(piece[2:], axis=1), axis=0, return_inverse=True) for piece in pieces]
-        self.documents = [rows[:, 0] for rows, _ in found]
-        self.turns, self.roles = (np.concatenate([rows[:, column] for rows, _ in found]) for column in (1, 2))
+        distinct = [np.unique(np.stack(piece[2:], axis=1), axis=0, return_inverse=True) for piece in pieces]
+        self.documents = [rows[:, 0] for rows, _ in distinct]
+        self.turns, self.roles = (np.concatenate([rows[:, column] for rows, _ in distinct]) for column in (1, 2))
         before = np.cumsum([0, *map(len, self.documents)])
         self.num_parts = int(before[-1])
-        self._part = np.concatenate([own.ravel() + first for (_, own), first in zip(found, before[:-1], strict=True)])
+        self._part = np.concatenate(
+            [place.ravel() + first for (_, place), first in zip(distinct, before[:-1], strict=True)]
+        )
         self._position = np.concatenate([piece.position for piece in pieces])
         numbers = [
             np.bincount(piece.sequence_index, minlength=dataset.segments.num_sequences)
@@ -401,22 +403,22 @@ class _Table:
 
     def _places(self, rows: Int64[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
         """The indices of the rows' segments, (row, segment), and which of them exist."""
-        held = self._column < self._number[rows][:, None]
-        return np.where(held, self._first[rows][:, None] + self._column, 0), held
+        is_held = self._column < self._number[rows][:, None]
+        return np.where(is_held, self._first[rows][:, None] + self._column, 0), is_held
 
     def starts(self, rows: Int64[np.ndarray, " row"], num_rows: int) -> Int32[np.ndarray, "{num_rows} segment"]:
         """The tokens at which the segments of some sequences begin; rows of padding are added."""
-        places, held = self._places(rows)
+        places, is_held = self._places(rows)
         starts = np.full((num_rows, len(self._column)), np.iinfo(np.int32).max, np.int32)
-        starts[: len(rows)][held] = self._position[places[held]]
+        starts[: len(rows)][is_held] = self._position[places[is_held]]
         return starts
 
     def add(
         self, to: Float64[np.ndarray, " document"], rows: Int64[np.ndarray, " row"], values: Float64[np.ndarray, "_ _"]
     ) -> None:
         """Add the values of the segments of some sequences to those of their parts."""
-        places, held = self._places(rows)
-        np.add.at(to, self._part[places[held]], values[: len(rows)][held])
+        places, is_held = self._places(rows)
+        np.add.at(to, self._part[places[is_held]], values[: len(rows)][is_held])
 
 
 def _check(loader: Any) -> None:
@@ -437,18 +439,18 @@ def _check(loader: Any) -> None:
 
 def _apart(numbers: list[Int64[np.ndarray, "_"]]) -> Int64[np.ndarray, " document"]:
     """All arrays one after another, numbered from 0, without common numbers."""
-    found, above = [np.zeros(0, np.int64)], 0
-    for each in numbers:
-        distinct, own = np.unique(each, return_inverse=True)
-        found.append(own + above)
+    values, above = [np.zeros(0, np.int64)], 0
+    for column in numbers:
+        distinct, places = np.unique(column, return_inverse=True)
+        values.append(places + above)
         above += len(distinct)
-    return np.concatenate(found)
+    return np.concatenate(values)
 
 
 def _families(datasets: tuple[Dataset, ...]) -> tuple[str, ...]:
     """The families in which a document has one group, in all datasets."""
-    first, *others = map(document_families, datasets)
-    return tuple(family for family in first if all(family in other for other in others))
+    first, *other_families = map(document_families, datasets)
+    return tuple(family for family in first if all(family in other for other in other_families))
 
 
 def _groups(
@@ -461,8 +463,8 @@ def _groups(
     codes = [document_codes(dataset, family) for dataset in datasets]
     names = joined_groups(datasets, family)
     place = {name: index for index, name in enumerate(names)}
-    own = [np.array([place[name] for name in dataset.group_names[family]], np.int64) for dataset in datasets]
-    every = [places[each] for places, each in zip(own, codes, strict=True)]
+    own_places = [np.array([place[name] for name in dataset.group_names[family]], np.int64) for dataset in datasets]
+    every = [places[codes_of_dataset] for places, codes_of_dataset in zip(own_places, codes, strict=True)]
     return names, np.concatenate([codes[documents] for codes, documents in zip(every, kept, strict=True)]), every
 
 
@@ -481,17 +483,17 @@ def _composition(
         parts = zip(every, lengths, strict=True)
         return np.stack([tokens_by_group(codes, num_groups, of_dataset) for codes, of_dataset in parts])
 
-    whole = table([np.zeros(len(own), np.int64) for own in lengths], 1)[:, 0]
+    whole = table([np.zeros(len(own_lengths), np.int64) for own_lengths in lengths], 1)[:, 0]
     # Which turns the other documents have is not known.
     no_tokens = np.zeros_like(whole)[:, None]
-    known = {
+    family_tables = {
         name: Family(codes, no_tokens.repeat(len(names), axis=1), is_known=False, has_effects=False)
         if every is None
         else Family(codes, table(every, len(names)), has_effects=name != "length")
         for name, (names, codes, every) in families.items()
     }
     of_kept = np.concatenate([of_dataset[documents] for of_dataset, documents in zip(lengths, kept, strict=True)])
-    return Composition(dataset_of, _apart(kept), of_kept.astype(np.int64), whole, known, is_known=not masked)
+    return Composition(dataset_of, _apart(kept), of_kept.astype(np.int64), whole, family_tables, is_known=not masked)
 
 
 def _turn_groups(tables: list[_Table], family: str) -> tuple[tuple[str, ...], Int64[np.ndarray, " part"], None]:
@@ -560,10 +562,10 @@ def _results(
             waiting.append((rows, summed(losses, batch[mask], table.starts(rows, size))))
             if len(waiting) > 1:  # the devices compute the next batch while the host waits for this one
                 yield _fetched(*waiting.pop(0))
-        for each in waiting:
-            yield _fetched(*each)
+        for sums in waiting:
+            yield _fetched(*sums)
 
 
 def _fetched(rows: np.ndarray, sums: tuple[Sums, Sums]) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    of_losses, of_targets = (np.asarray(each, np.float64) for each in sums)
+    of_losses, of_targets = (np.asarray(part, np.float64) for part in sums)
     return rows, (of_losses, of_targets)

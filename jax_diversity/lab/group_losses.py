@@ -53,13 +53,13 @@ def group_losses(
         ([4.0, 3.0], [1.0, 2.0])
     """
     num_groups = as_whole_number("num_groups", num_groups, 1)
-    shapes = [np.shape(each) for each in (losses, segmentation, groups)]
+    shapes = [np.shape(array) for array in (losses, segmentation, groups)]
     if len(shapes[0]) != 2 or shapes[0] != shapes[1] or len(shapes[2]) != 2 or shapes[2][:1] != shapes[0][:1]:
         raise UserError(
             "Expected losses (row, token), targets_segmentation (row, token) and groups (row, segment) of the same "
             f"rows, found the shapes {', '.join(map(str, shapes))}."
         )
-    losses, segmentation, groups = (jnp.asarray(each) for each in (losses, segmentation, groups))
+    losses, segmentation, groups = (jnp.asarray(array) for array in (losses, segmentation, groups))
     width = groups.shape[1]
     group = jnp.take_along_axis(jnp.pad(groups, ((0, 0), (0, 1))), jnp.clip(segmentation - 1, 0, width), axis=1)
     is_target = segmentation > 0
@@ -107,9 +107,9 @@ def groups_of_segments(
     number = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
     start = np.cumsum(number) - number
     column = np.arange(number.max(initial=1))
-    held = column < number[sequences][:, None]
-    places = np.where(held, start[sequences][:, None] + column, 0)
-    return np.where(held, codes[segments.document_index[places]], 0).astype(np.int32)
+    is_held = column < number[sequences][:, None]
+    places = np.where(is_held, start[sequences][:, None] + column, 0)
+    return np.where(is_held, codes[segments.document_index[places]], 0).astype(np.int32)
 
 
 def document_families(dataset: Dataset) -> tuple[str, ...]:

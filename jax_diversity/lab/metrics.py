@@ -130,9 +130,9 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: _finite(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -178,8 +178,8 @@ class TensorBoardWriter:
         scalars = [self._summary.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._add(step, summary=self._summary.Summary(value=scalars))
 
-    def _add(self, step: int, **what: Any) -> None:
-        event = self._event.Event(wall_time=time.time(), step=step, **what)
+    def _add(self, step: int, **values: Any) -> None:
+        event = self._event.Event(wall_time=time.time(), step=step, **values)
         self._records.write(event.SerializeToString())
         self._records.flush()
 

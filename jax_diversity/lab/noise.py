@@ -69,7 +69,7 @@ def loss_noise(losses: Any, spans: Any = (1, 8, 64)) -> LossNoise:
         {1: 0.1..., 8: 0.035..., 64: 0.012...}
     """
     values = _as_losses("losses", losses)
-    found = {}
+    estimates = {}
     for span in as_tuple(spans):
         number = as_whole_number("every span", span, 1)
         means = values[len(values) % number :].reshape(-1, number).mean(axis=1)
@@ -77,8 +77,8 @@ def loss_noise(losses: Any, spans: Any = (1, 8, 64)) -> LossNoise:
             # In the middle of its points, a fitted line has the value of their mean.
             lines = np.lib.stride_tricks.sliding_window_view(means, _POINTS).mean(axis=1)
             residuals = means[_POINTS // 2 : -(_POINTS // 2)] - lines
-            found[number] = float(np.sqrt((residuals**2).mean() * _POINTS / (_POINTS - 1)))
-    return LossNoise(found, {number: smallest_difference(deviation) for number, deviation in found.items()})
+            estimates[number] = float(np.sqrt((residuals**2).mean() * _POINTS / (_POINTS - 1)))
+    return LossNoise(estimates, {number: smallest_difference(deviation) for number, deviation in estimates.items()})
 
 
 def smallest_difference(deviation: float) -> float:
@@ -150,8 +150,10 @@ def _as_losses(name: str, values: Any) -> Float64[np.ndarray, " step"]:
     except (TypeError, ValueError):
         raise UserError(f"Expected {name} to be numbers, one for each step, found {values!r}.") from None
     if array.ndim != 1 or not np.isfinite(array).all():
-        found = f"an array {array.shape}" if array.ndim != 1 else f"{int((~np.isfinite(array)).sum())} that are not"
-        raise UserError(f"Expected {name} to be finite numbers, one for each step, found {found}.")
+        description = (
+            f"an array {array.shape}" if array.ndim != 1 else f"{int((~np.isfinite(array)).sum())} that are not"
+        )
+        raise UserError(f"Expected {name} to be finite numbers, one for each step, found {description}.")
     return array
 
 
@@ -190,6 +192,6 @@ def _are_far(values: Float64[np.ndarray, " step"]) -> Bool[np.ndarray, " step"]:
     return values > _FAR * max(_spread(values), 1e-12)
 
 
-def _steps(which: Bool[np.ndarray, " step"]) -> tuple[int, ...]:
-    steps: Int64[np.ndarray, " found"] = np.flatnonzero(which)
+def _steps(is_chosen: Bool[np.ndarray, " step"]) -> tuple[int, ...]:
+    steps: Int64[np.ndarray, " found"] = np.flatnonzero(is_chosen)
     return tuple(steps.tolist())

@@ -98,8 +98,8 @@ class TrainingRun:
         """
         measured = [(step["step"], step[name]) for step in self.steps if name in step]
         if not measured:
-            known = sorted({key for step in self.steps for key in step} - {"step"})
-            raise UserError(f"Expected a value among {', '.join(known) or 'none'}, found {name!r}.")
+            names = sorted({key for step in self.steps for key in step} - {"step"})
+            raise UserError(f"Expected a value among {', '.join(names) or 'none'}, found {name!r}.")
         steps, values = zip(*measured, strict=True)
         return np.array(steps, np.int64), np.array(values, np.float64)
 
@@ -272,7 +272,7 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
 
 def _evaluator(run: Run, config: TrainConfig) -> Evaluator | None:
     """The evaluation of the validation documents of all datasets, also by source; None if there is none."""
-    held = [dataset for dataset in run.datasets if config.validation_batches and len(dataset.validation_records)]
+    datasets = [dataset for dataset in run.datasets if config.validation_batches and len(dataset.validation_records)]
     loaders = (
         make_loader(
             dataset,
@@ -281,10 +281,10 @@ def _evaluator(run: Run, config: TrainConfig) -> Evaluator | None:
             fields=FIELDS,
             loss_mask=config.loss_mask,
         )
-        for dataset in held
+        for dataset in datasets
     )
-    by = ("source",) if all("source" in dataset.group_names for dataset in held) else ()
-    return Evaluator(*loaders, by=by) if held else None
+    by = ("source",) if all("source" in dataset.group_names for dataset in datasets) else ()
+    return Evaluator(*loaders, by=by) if datasets else None
 
 
 def train_in_place(datasets: Datasets | Run, config: TrainConfig, progress: Progress) -> TrainingRun:

@@ -106,8 +106,8 @@ class TrainingLog:
         }
         for name, is_same in fits.items():
             if not is_same:
-                made = header.get("order")
-                how = ", ".join(f"{key} {value}" for key, value in made.items()) if isinstance(made, dict) else ""
+                order = header.get("order")
+                how = ", ".join(f"{key} {value}" for key, value in order.items()) if isinstance(order, dict) else ""
                 raise UserError(
                     f"Expected the log of a run on the {name} of fingerprint {self._header[name][:16]}, found "
                     f"{self._path} of the {name} {str(header[name])[:16]}{how and f' ({how})'}; to continue that run, "

@@ -151,8 +151,8 @@ class Build:
         return reference
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
-        given = {} if isinstance(self.config, RecordedConfig) else dataclasses.asdict(self.config)
-        with only_given(given):
+        settings = {} if isinstance(self.config, RecordedConfig) else dataclasses.asdict(self.config)
+        with only_given(settings):
             return self._run_given(stages)
 
     def _run_given(self, stages: Sequence[Stage]) -> list[StageResult]:
@@ -219,8 +219,10 @@ class Build:
             "summary": stage.summary(counts),
             "versions": {"jax-diversity": __version__} | versions,
         }
-        known = dict(recorded_files(partial))
-        self.folder.publish(stage.name, partial, stage.destination, entry, owns_folder=stage.owns_folder, known=known)
+        recorded = dict(recorded_files(partial))
+        self.folder.publish(
+            stage.name, partial, stage.destination, entry, owns_folder=stage.owns_folder, known=recorded
+        )
         seconds = time.monotonic() - start
         self._log(stage.name, seconds)
         return StageResult(stage.name, False, seconds, entry["summary"], counts)
@@ -234,14 +236,14 @@ class Build:
 
     def _check_other_settings(self, stage: Stage) -> None:
         """Check that the finished stages that this stage reads have the current settings."""
-        known = stages_by_name()
-        for other in (name for name in stage.inputs(self._context) if name in self.folder.stages and name in known):
-            asked = flat(known[other].settings(self._settings))
+        stages = stages_by_name()
+        for other in (name for name in stage.inputs(self._context) if name in self.folder.stages and name in stages):
+            wanted_settings = flat(stages[other].settings(self._settings))
             for setting, value in flat(self.folder.stages[other]["config"]).items():
-                if setting in asked and asked[setting] != value:
+                if setting in wanted_settings and wanted_settings[setting] != value:
                     raise UserError(
                         f"Expected settings of stage {stage.name!r}, or those with which {self.folder.root} was made, "
-                        f"found {setting}={asked[setting]}, but stage {other!r} was made with {value}; run "
+                        f"found {setting}={wanted_settings[setting]}, but stage {other!r} was made with {value}; run "
                         f"`jax-diversity {other}` with it first, or `jax-diversity build`."
                     )
 
@@ -298,19 +300,21 @@ class Build:
                 continue
             for lost in sorted(self._outdated(stage.name) & followed.keys()):
                 changes = [*_changes(flat(entry["config"]), flat(settings))]
-                found = ", ".join(changes[:_MOST_CHANGES])
-                found += f" and {len(changes) - _MOST_CHANGES} more changes" if len(changes) > _MOST_CHANGES else ""
+                first_changes = ", ".join(changes[:_MOST_CHANGES])
+                first_changes += (
+                    f" and {len(changes) - _MOST_CHANGES} more changes" if len(changes) > _MOST_CHANGES else ""
+                )
                 folder, num_steps = followed[lost]
                 raise UserError(
                     f"Expected settings that keep the ordering {quoted(folder.name)}, because the training run in "
                     f"{folder} ({num_steps:,} steps) follows it, found "
-                    f"{found or f'other files or versions for stage {stage.name!r}'}: the run could "
+                    f"{first_changes or f'other files or versions for stage {stage.name!r}'}: the run could "
                     f"not be continued; build into another folder (out), keep the settings, or move {folder} away."
                 )
 
     def _withdraw_dependents(self, changed: Stage, new_fingerprint: str) -> None:
         """Remove the stages that were made, directly or indirectly, from the previous output of a stage."""
-        name, known = changed.name, stages_by_name()
+        name, stages = changed.name, stages_by_name()
         previous = self.folder.stages.get(name)
         if previous is None or previous["fingerprint"] == new_fingerprint:
             return
@@ -321,8 +325,8 @@ class Build:
                 "orders of the earlier sequences do not fit them.",
             )
         for other in sorted(outdated - {name}):
-            if other in known and known[other].must_remember(self._context, None):
-                self.folder.remember(other, known[other].remembered)
+            if other in stages and stages[other].must_remember(self._context, None):
+                self.folder.remember(other, stages[other].remembered)
                 self.folder.write_manifest()  # before the file is removed
             self.folder.withdraw(other)
 
@@ -352,14 +356,14 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
         if was == now:
             continue
         if _is_list_of_mappings(was) and _is_list_of_mappings(now):
-            entries = [{f"{setting}[{place}]": part for place, part in enumerate(each)} for each in (was, now)]
+            entries = [{f"{setting}[{place}]": part for place, part in enumerate(value)} for value in (was, now)]
             yield from _changes(*map(flat, entries))
         else:
             yield f"{setting} {'absent' if now is None else now} (it was {'absent' if was is None else was})"
 
 
 def _is_list_of_mappings(value: Any) -> TypeGuard[list[dict]]:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(entry, dict) for entry in value)
 
 
 def _without_files(settings: dict[str, Any]) -> dict[str, Any]:

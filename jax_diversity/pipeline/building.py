@@ -66,7 +66,7 @@ def build(
                 f"Expected paths to be names of files, found {shortened(quoted(path), 80)}; write texts to a file "
                 "first, for example with pandas.DataFrame({'text': texts}).to_parquet('texts.parquet')."
             )
-    sections = [each.name for each in dataclasses.fields(BuildConfig) if each.name != "out"]
+    sections = [section.name for section in dataclasses.fields(BuildConfig) if section.name != "out"]
     arguments = [*dict.fromkeys(("batch_size", "sequence_length", "quiet", "processes", "ray", *sections))]
     if unknown := [name for name in settings if name not in arguments]:
         listed = f"{', '.join(arguments)}{did_you_mean(unknown[0], arguments)}"
@@ -78,10 +78,10 @@ def build(
     ):
         if value is None:
             continue
-        held = plain.setdefault(section, {})
-        if not isinstance(held, Mapping):
-            raise UserError(f"Expected {section} to be a mapping of settings, found {type(held).__name__}.")
-        plain[section] = {**held, name: value}
+        section_values = plain.setdefault(section, {})
+        if not isinstance(section_values, Mapping):
+            raise UserError(f"Expected {section} to be a mapping of settings, found {type(section_values).__name__}.")
+        plain[section] = {**section_values, name: value}
     plain |= {"out": os.fspath(out)} | ({} if batch_size is None else {"batch_size": batch_size})
     config, execution = settings_from_plain(BuildConfig, plain), ExecutionConfig(processes, ray)
     Build(config, Progress(quiet), execution.executor()).run_all()
@@ -99,4 +99,4 @@ def _plain(value: Any) -> Any:
     """Settings as mappings; an instance of a settings' class becomes a mapping."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(cast(Any, value))
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -75,17 +75,17 @@ def _build(
     from jax_diversity.streaming.dataset import open_dataset
 
     progress = Progress(quiet)
-    made = Build(settings, progress, execution.executor())
-    results = made.run_all(report=not trains)
+    build = Build(settings, progress, execution.executor())
+    results = build.run_all(report=not trains)
     run = None
     if trains:
         from jax_diversity.lab.training import train_in_place
 
         run = train_in_place(settings.out, settings.train, progress)
-        results.append(made.run_stage("report"))  # with the run's losses
+        results.append(build.run_stage("report"))  # with the run's losses
     show(build_table(results))
-    _show_funnel(results, made.folder.root)
-    dataset = open_dataset(made.folder.root)
+    _show_funnel(results, build.folder.root)
+    dataset = open_dataset(build.folder.root)
     if line := held_out_line(dataset):
         show(f"\n{line}")
     if not dataset.num_sequences:
@@ -94,7 +94,7 @@ def _build(
     _show_verdict(dataset, settings.out, shows_all, [None])
     if run is not None:
         show(f"\n{training_line(run)}")
-    show_report(made.folder.root, opens)
+    show_report(build.folder.root, opens)
     if run is not None:
         show(f"\nTry next:\n{next_steps(settings)}")
 
@@ -108,10 +108,10 @@ def run_stage(stage: Stage, settings: BuildConfig, execution: ExecutionConfig, *
     from jax_diversity.pipeline.build import Build
     from jax_diversity.pipeline.tables import build_table
 
-    made = Build(settings, Progress(quiet), execution.executor())
-    results = [made.run_stage(stage.name)]
+    build = Build(settings, Progress(quiet), execution.executor())
+    results = [build.run_stage(stage.name)]
     show(build_table(results))
-    _show_funnel(results, made.folder.root)
+    _show_funnel(results, build.folder.root)
 
 
 def prepare(
@@ -206,14 +206,14 @@ def order(
     from jax_diversity.pipeline.tables import build_table
     from jax_diversity.streaming.dataset import open_dataset
 
-    made = Build(recorded_config(existing_dataset(out)), Progress(quiet))
+    build = Build(recorded_config(existing_dataset(out)), Progress(quiet))
     configs = _orderings_of(methods, config)
-    has_report = "report" in made.folder.stages
-    results = made.run_orders(configs)
+    has_report = "report" in build.folder.stages
+    results = build.run_orders(configs)
     if has_report and page:  # it would show the orderings as they were
-        results.append(made.run_stage("report"))
+        results.append(build.run_stage("report"))
     show(build_table(results))
-    _show_verdict(open_dataset(made.folder.root), out, all, [each.file_name for each in configs])
+    _show_verdict(open_dataset(build.folder.root), out, all, [config.file_name for config in configs])
 
 
 def _orderings_of(methods: Sequence[str], config: OrderConfig) -> list[OrderConfig]:
@@ -230,17 +230,17 @@ def _orderings_of(methods: Sequence[str], config: OrderConfig) -> list[OrderConf
         raise UserError(
             f"Expected --name only with one method, found {len(methods)}; make this ordering with a command of its own."
         )
-    published = [each for each in methods if each in Objective.BASES]
+    published = [method for method in methods if method in Objective.BASES]
     if published and config.objective != default.objective:
         raise UserError(
             f"Expected either the published objective {published[0]} or options of --objective, found both; leave one "
             "out."
         )
     configs = {
-        each: replace(config, method="greedy", objective=getattr(Objective, each)(), name=config.name or each)
-        if each in published
-        else replace(config, method=each)
-        for each in methods
+        method: replace(config, method="greedy", objective=getattr(Objective, method)(), name=config.name or method)
+        if method in published
+        else replace(config, method=method)
+        for method in methods
     }
     return list(configs.values())
 
@@ -282,7 +282,7 @@ def verify(*, out: str = "out", quiet: bool = False) -> None:
 
     place = existing_dataset(out)
     folder = open_dataset(place).stored if is_address(place) else OutputFolder(place)
-    sizes = [about["bytes"] for entry in folder.stages.values() for about in entry["files"].values()]
+    sizes = [description["bytes"] for entry in folder.stages.values() for description in entry["files"].values()]
     if not sizes:
         raise UserError(f"Expected a dataset in {out}, found no dataset; run `jax-diversity build` first.")
     with Progress(quiet).task("verify", sum(sizes), "byte") as advance:

@@ -51,13 +51,13 @@ def repack(
         >>> again = repack("dataset", "packed-1", seed=1)
         >>> run = create_schedule("run", ["dataset", again], consecutive=True)
     """
-    given = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     check_type("path", path, str | os.PathLike, "the new dataset's folder")
     if is_address(path):
         raise UserError(f"Expected a folder for the new dataset, found the address {path}; name a folder.")
-    if given.remote is not None:
-        raise UserError(f"Expected a dataset on this machine, found one at {given.remote.address}; copy it first.")
-    config, target = recorded_config(given.root), Path(path).absolute()
+    if opened.remote is not None:
+        raise UserError(f"Expected a dataset on this machine, found one at {opened.remote.address}; copy it first.")
+    config, target = recorded_config(opened.root), Path(path).absolute()
     packing = dataclasses.replace(
         config.packing,
         seed=as_whole_number("seed", seed, 0),
@@ -67,28 +67,28 @@ def repack(
     )
     if packing == config.packing:
         raise UserError(
-            f"Expected another seed or sequence length than those of {given.root}, found seed {packing.seed} and "
+            f"Expected another seed or sequence length than those of {opened.root}, found seed {packing.seed} and "
             f"length {packing.sequence_length}, which are its own."
         )
     # The given dataset is the source of features, so the origin of its own features does not matter.
-    origin = str(given.root.absolute())
+    origin = str(opened.root.absolute())
     # The new dataset keeps the same documents for validation, also those that an earlier build has chosen.
     packing = dataclasses.replace(packing, validation_from=origin)
     config = dataclasses.replace(config, out=str(target), packing=packing, features_from=origin, orders=())
     build = Build(config, progress)
-    kept = {name: given.manifest["stages"][name] for name in _taken_over(given)}
+    kept = {name: opened.manifest["stages"][name] for name in _taken_over(opened)}
     if build.folder.stages and any(
         build.folder.stages.get(name, {}).get("fingerprint") != entry["fingerprint"] for name, entry in kept.items()
     ):
         raise UserError(
-            f"Expected an empty folder, or a dataset packed from {given.root}, found other data in {target}."
+            f"Expected an empty folder, or a dataset packed from {opened.root}, found other data in {target}."
         )
     with build.folder.lock():
         for entry in kept.values():
-            for name, about in entry["files"].items():
-                _link(inside(given.root, name), inside(target, name), about)
+            for name, description in entry["files"].items():
+                _link(inside(opened.root, name), inside(target, name), description)
         build.folder.manifest["stages"].update(kept)
-        build.folder.manifest["format_version"] = given.manifest["format_version"]
+        build.folder.manifest["format_version"] = opened.manifest["format_version"]
         build.folder.write_manifest()
     for stage in _AGAIN:
         build.run_stage(stage)
@@ -98,7 +98,7 @@ def repack(
 def _taken_over(dataset: Dataset) -> list[str]:
     """The stages on which the repeated stages depend, directly or indirectly."""
     stages = dataset.manifest["stages"]
-    found: set[str] = set()
+    fields: set[str] = set()
     waiting = [*_NEEDED]
     while waiting:
         name = waiting.pop()
@@ -107,23 +107,23 @@ def _taken_over(dataset: Dataset) -> list[str]:
                 f"Expected a finished dataset, found {dataset.root} without stage {name!r}; finish it with "
                 "`jax-diversity build`."
             )
-        found.add(name)
-        waiting += set(stages[name]["inputs"]) - found
-    return [name for name in stages if name in found.difference(_AGAIN)]
+        fields.add(name)
+        waiting += set(stages[name]["inputs"]) - fields
+    return [name for name in stages if name in fields.difference(_AGAIN)]
 
 
-def _link(source: Path, target: Path, about: Mapping[str, Any]) -> None:
+def _link(source: Path, target: Path, description: Mapping[str, Any]) -> None:
     make_folder(target.parent)
     if target.exists():
-        if is_as_written(target, about):
+        if is_as_written(target, description):
             return
         target.unlink()
     if not source.is_file():
-        raise UserError(f"Expected {about['bytes']} bytes in {source}, found no such file; restore it.")
+        raise UserError(f"Expected {description['bytes']} bytes in {source}, found no such file; restore it.")
     try:
         os.link(source, target)
     except OSError:  # another disk, or a file system without links
         copy_file(source, target)
-    if not is_as_written(target, about):
+    if not is_as_written(target, description):
         target.unlink()
         raise UserError(f"{source} is damaged: its SHA-256 differs from the manifest; restore it, or build it again.")

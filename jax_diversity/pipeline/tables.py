@@ -54,10 +54,14 @@ def orderings_verdict(dataset: Dataset, orderings: Sequence[str | None] = (None,
         return f"`jax-diversity measure --out {dataset.root}` compares the orderings with a shuffle."
     means = {name: means_of(summary) for name, summary in summaries.items()}
     judged = [ordering for ordering in orderings if ordering != SHUFFLE] or [None]
-    *others, verdict = (judge(means, SHUFFLE, dataset.batch_size, ordering) for ordering in judged)
+    *other_verdicts, verdict = (judge(means, SHUFFLE, dataset.batch_size, ordering) for ordering in judged)
     few = too_few(dataset.num_sequences, verdict.window)
     return "\n".join(
-        [*(f"{wrapped(each.sentence)}\n" for each in others), str(verdict), *([wrapped(few)] if few else [])]
+        [
+            *(f"{wrapped(verdict_of_order.sentence)}\n" for verdict_of_order in other_verdicts),
+            str(verdict),
+            *([wrapped(few)] if few else []),
+        ]
     )
 
 
@@ -75,8 +79,8 @@ def held_out_line(dataset: Dataset) -> str:
         reason = dataset.counts("pack")["no_validation"]
         return wrapped(f"No document is held out for validation: {reason}.") if reason else ""
     sources = column_codes(dataset.document_store, "source", None)
-    held = np.bincount(sources.group[held_out], minlength=len(sources.names))
-    absent = [sources.names[group] for group in np.flatnonzero(held == 0)]
+    num_held_out = np.bincount(sources.group[held_out], minlength=len(sources.names))
+    absent = [sources.names[group] for group in np.flatnonzero(num_held_out == 0)]
     if not absent:
         return ""
     shown = [clean(name) for name in absent[:_MOST_KINDS]]
@@ -106,9 +110,9 @@ def orderings_table(dataset: Dataset) -> str:
         table.add_row(family, str(size), name, *shares, f"{prefix:.2f}")
     spread = {name: summary["documents"] for name, summary in summaries.items() if "documents" in summary}
     repeats = plain_table("window", "ordering", "repeats mean", "worst", "floor", numbers=_REPEATS)
-    for size in sorted({size for about in spread.values() for size in about["windows"]}, key=int):
-        for name, about in spread.items():
-            window = about["windows"][size]
+    for size in sorted({size for measured in spread.values() for size in measured["windows"]}, key=int):
+        for name, measured in spread.items():
+            window = measured["windows"][size]
             # Large datasets have no floor: it needs the sizes of all documents.
             figures = (window["repeats_mean"], window["repeats_worst"], window.get("repeats_floor"))
             repeats.add_row(size, name, *("-" if figure is None else f"{figure:.2f}" for figure in figures))
@@ -146,12 +150,12 @@ def funnel_table(account: Mapping[str, Any]) -> str:
                 after = kept.get(name, 0)
                 table.add_row(shortened(name, 40) or "(none)", f"{before:,}", f"{after:,}", _share(after, before))
         tables.append(table)
-    found = [f"{step['step']} found {_most(step['found'])}" for step in account["steps"] if step["found"]]
+    findings = [f"{step['step']} found {_most(step['found'])}" for step in account["steps"] if step["found"]]
     edited = [
         f"{step['step']} edited {counted(step['edited'], 'document')}" for step in account["steps"] if step["edited"]
     ]
     unjudged = [sentence for step in account["steps"] for sentence in _unjudged(step)]
-    return "\n\n".join([*map(printed, (table for table in tables if table.row_count)), *found, *edited, *unjudged])
+    return "\n\n".join([*map(printed, (table for table in tables if table.row_count)), *findings, *edited, *unjudged])
 
 
 def _unjudged(step: Mapping[str, Any]) -> Iterator[str]:
@@ -168,9 +172,9 @@ def _unjudged(step: Mapping[str, Any]) -> Iterator[str]:
         yield f"{step['step']} did not judge {_most(rules)}"
 
 
-def _most(found: Mapping[str, int]) -> str:
+def _most(counts: Mapping[str, int]) -> str:
     """The most frequent kinds, with their numbers."""
-    kinds = sorted(found.items(), key=lambda pair: -pair[1])
+    kinds = sorted(counts.items(), key=lambda pair: -pair[1])
     more = [f"{len(kinds) - _MOST_KINDS:,} kinds more"] if len(kinds) > _MOST_KINDS else []
     return ", ".join([*(f"{number:,} {kind}" for kind, number in kinds[:_MOST_KINDS]), *more])
 

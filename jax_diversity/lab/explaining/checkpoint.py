@@ -77,10 +77,10 @@ def explain_checkpoint(
     batch_size = batch_or_usual(batch_size, dataset, num_sequences)
     sequences = choose_sequences(dataset, num_sequences, batch_size)
     try:
-        about = read_checkpoint(path)
+        description = read_checkpoint(path)
     except DamagedCheckpoint as error:
         raise UserError(f"{error}; name another checkpoint.") from None
-    settings = about["settings"]
+    settings = description["settings"]
     if settings["vocab_size"] != dataset.vocab_size:
         raise UserError(
             f"Expected a checkpoint of a model with the dataset's {dataset.vocab_size:,} token ids, found "
@@ -106,8 +106,8 @@ def explain_checkpoint(
             mesh=jax.make_mesh((len(devices),), ("data",)) if len(devices) > 1 else None,
             advance=advance,
         )
-    store_explanation(dataset.root, path, about, explained.values)
-    return about["num_steps"], explained
+    store_explanation(dataset.root, path, description, explained.values)
+    return description["num_steps"], explained
 
 
 def gpt_loss(vocab_size: int, size: Size) -> Loss:
@@ -115,6 +115,6 @@ def gpt_loss(vocab_size: int, size: Size) -> Loss:
     model = compiled_model(vocab_size, size)
 
     def loss(parameters: Parameters, row: Any) -> Array:
-        return model.losses(parameters, {name: each[None] for name, each in row.items()}).mean
+        return model.losses(parameters, {name: values[None] for name, values in row.items()}).mean
 
     return loss

@@ -26,18 +26,18 @@ def find_checkpoint(dataset: Dataset, checkpoint: Path | None) -> Path:
         UserError: there is no checkpoint.
     """
     runs = sorted(dataset.root.glob("training/*")) if checkpoint is None else [checkpoint]
-    found: list[Path] = []
+    folders: list[Path] = []
     for run in runs:
         if (run / "checkpoint.json").exists():
             return run
-        found += find_checkpoints(run / "checkpoints").values()
-    if not found:
+        folders += find_checkpoints(run / "checkpoints").values()
+    if not folders:
         place = f"{dataset.root}/training" if checkpoint is None else checkpoint
         raise UserError(
             f"Expected a checkpoint of the lab in {place}, found none; run `jax-diversity train --out {dataset.root}` "
             "first, or name the folder of a checkpoint."
         )
-    return max(found, key=lambda path: int(path.name))
+    return max(folders, key=lambda path: int(path.name))
 
 
 def choose_sequences(dataset: Dataset, num_sequences: int, batch_size: int) -> Int64[np.ndarray, " row"]:
@@ -84,7 +84,7 @@ def family_bases(characteristics: Characteristics) -> dict[str, Basis]:
     dense = {family: counts.toarray() for family, counts in characteristics.counts.items()}
     # The largest basis comes first: its error names a number of sequences that is enough for every family.
     together = basis_of(np.concatenate(list(dense.values()), axis=1), ALL)
-    return {**{family: basis_of(each, family) for family, each in dense.items()}, ALL: together}
+    return {**{family: basis_of(matrix, family) for family, matrix in dense.items()}, ALL: together}
 
 
 def document_blocks(characteristics: Characteristics) -> np.ndarray:
@@ -96,8 +96,8 @@ def document_blocks(characteristics: Characteristics) -> np.ndarray:
     number = characteristics.num_sequences
     documents = characteristics.documents
     # A sequence of several documents has a block of its own number.
-    own = -1 - np.arange(number)
-    units = own if documents is None else np.where(documents < 0, own, documents)
+    numbers = -1 - np.arange(number)
+    units = numbers if documents is None else np.where(documents < 0, numbers, documents)
     names, codes = np.unique(units, return_inverse=True)
     if len(names) < _NUM_BLOCKS:
         raise UserError(

@@ -105,15 +105,15 @@ class Explanation(Displayed):
         A number that is not finite is None.
         """
         shares = [
-            {"of": _TITLES[kind], "family": family, "num_groups": self.num_groups[family], **_plain(each)}
+            {"of": _TITLES[kind], "family": family, "num_groups": self.num_groups[family], **_plain(estimate)}
             for kind, families in self.shares.items()
-            for family, each in families.items()
+            for family, estimate in families.items()
         ]
         windows = [
-            {"of": _TITLES[kind], "order": name, "window_size": size, **_plain(each)}
+            {"of": _TITLES[kind], "order": name, "window_size": size, **_plain(estimate)}
             for kind, orders in self.windows.items()
             for name, ratios in orders.items()
-            for size, each in ratios.items()
+            for size, estimate in ratios.items()
         ]
         return {
             "sentence": self.sentence,
@@ -155,7 +155,7 @@ class Explanation(Displayed):
         curves = [
             Curve(
                 np.array(list(ratios), float),
-                1 / np.array([each.value for each in ratios.values()]),
+                1 / np.array([ratio.value for ratio in ratios.values()]),
                 f"c{1 + number % 5}",
                 name,
             )
@@ -235,7 +235,7 @@ def explain_gradients(
     """
     as_whole_number("sketch_size", sketch_size, 1, 2**20)
     plan = _make_plan(characteristics, orders, batch_size)
-    found = sketch_gradients(
+    sketches = sketch_gradients(
         loss,
         parameters,
         batches,
@@ -245,7 +245,7 @@ def explain_gradients(
         mesh=mesh,
         advance=advance,
     )
-    return _explain(_values_of(found), plan, found.noise_scale)
+    return _explain(_values_of(sketches), plan, sketches.noise_scale)
 
 
 def explain_sketches(
@@ -344,11 +344,11 @@ def _make_plan(
     check_batch(batch_size, number)
     blocks, bases = document_blocks(characteristics), family_bases(characteristics)
     if orders is None:
-        orders = {"balance": [order(characteristics, seed=each) for each in _SEEDS]}
+        orders = {"balance": [order(characteristics, seed=seed) for seed in _SEEDS]}
     check_mapping("orders", orders, "name -> several orderings")
     for name, several in orders.items():
         check_type(f"orders[{name!r}]", several, Iterable, "several orderings")
-    checked = {name: [_indices(name, each, number) for each in several] for name, several in orders.items()}
+    checked = {name: [_indices(name, indices, number) for indices in several] for name, several in orders.items()}
     if empty := [name for name, several in checked.items() if not several]:
         raise UserError(f"Expected at least one ordering for each name, found none for {empty[0]!r}.")
     return _Plan(blocks, bases, checked, batch_size)
@@ -357,22 +357,22 @@ def _make_plan(
 def _explain(values: Mapping[str, np.ndarray], plan: _Plan, noise_scale: float) -> Explanation:
     blocks, bases, orders, batch_size = plan
     number = len(blocks)
-    if (found := len(next(iter(values.values())))) != number:
+    if (num_rows := len(next(iter(values.values())))) != number:
         raise UserError(
-            f"Expected the {number:,} sequences of the characteristics, found the values of {found:,}; pass "
+            f"Expected the {number:,} sequences of the characteristics, found the values of {num_rows:,}; pass "
             "characteristics.take(rows) with the rows of the batches."
         )
     shares = {
-        kind: {family: explained_share(each, basis, blocks) for family, basis in bases.items()}
-        for kind, each in values.items()
+        kind: {family: explained_share(vectors, basis, blocks) for family, basis in bases.items()}
+        for kind, vectors in values.items()
     }
     sizes = sorted({*(size for size in _WINDOWS if size * _LEAST_WINDOWS <= number), batch_size})
     windows = {
         kind: {
-            name: {size: window_variance(each, several, size, blocks) for size in sizes if size < number}
+            name: {size: window_variance(vectors, several, size, blocks) for size in sizes if size < number}
             for name, several in orders.items()
         }
-        for kind, each in values.items()
+        for kind, vectors in values.items()
     }
     groups = {family: basis.num_groups for family, basis in bases.items()}
     return Explanation(shares, windows, noise_scale, number, groups, batch_size)
@@ -395,7 +395,7 @@ def _indices(name: str, ordering: Ordering, number: int) -> np.ndarray:
 def _worth(batch_size: int, ratio: Estimate) -> str:
     """The size of the shuffled batch with the same variance, and its 95 % interval."""
     low, value, high = (
-        f"{batch_size / each:,.0f}" if each > 0 else "any size" for each in (ratio.high, ratio.value, ratio.low)
+        f"{batch_size / share:,.0f}" if share > 0 else "any size" for share in (ratio.high, ratio.value, ratio.low)
     )
     return f"{value} (95 % interval {low} to {high})" if np.isfinite(ratio.reach) else value
 
@@ -404,13 +404,13 @@ def _sequences(noise_scale: float) -> str:
     return "less than one sequence" if noise_scale < 0.5 else counted(round(noise_scale), "sequence")
 
 
-def _plain(each: Estimate) -> dict[str, float | None]:
-    return {name: _finite(getattr(each, name)) for name in ("value", "low", "high", "by_chance")}
+def _plain(estimate: Estimate) -> dict[str, float | None]:
+    return {name: _finite(getattr(estimate, name)) for name in ("value", "low", "high", "by_chance")}
 
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _cell(each: Estimate) -> str:
-    return f"{each.value:.3f} ± {each.reach:.3f}" if np.isfinite(each.reach) else f"{each.value:.3f}"
+def _cell(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} ± {estimate.reach:.3f}" if np.isfinite(estimate.reach) else f"{estimate.value:.3f}"

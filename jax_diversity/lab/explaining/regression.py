@@ -106,11 +106,11 @@ def explained_share(
     without = []
     for block in np.unique(blocks):
         inside = blocks == block
-        part, own = rest[inside], vectors[inside]
+        part, inner = rest[inside], vectors[inside]
         # The sum of squares of a fit without the block follows from the block's residuals e and its leverages H_bb:
         # RSS - e' (I - H_bb)^-1 e. Directions that only the block has make I - H_bb singular; the fit without the block
         # lacks them.
-        free, directions = linalg.eigh(np.eye(len(part)) - own @ own.T)
+        free, directions = linalg.eigh(np.eye(len(part)) - inner @ inner.T)
         usable = free > 1e-8
         along = directions[:, usable].T @ part
         left_without = left - float((along**2 / free[usable, None]).sum())

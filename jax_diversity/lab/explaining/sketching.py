@@ -117,7 +117,7 @@ def sketch_gradients(
             "Expected gradients that differ between sequences, found equal ones or zeros; check that the loss depends "
             "on the parameters and on the sequence."
         )
-    second = jax.tree.map(lambda centre, each: centre**2 + each / batch_size, mean, variances)
+    second = jax.tree.map(lambda centre, variance: centre**2 + variance / batch_size, mean, variances)
     centre, second = jax.tree.map(lambda leaf: leaf.astype(np.float32), (mean, second))
     if mesh is not None:
         centre, second = jax.device_put((centre, second), NamedSharding(mesh, PartitionSpec()))
@@ -129,7 +129,7 @@ def sketch_gradients(
         advance(count)
     if sum(len(raw) for raw, _ in parts) != number:
         raise UserError("Expected the same batches in both passes, found another number of sequences in the second.")
-    raw, scaled = (np.concatenate(each) for each in zip(*parts, strict=True))
+    raw, scaled = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
     # The squared norm of a sample's mean is too large by variance / n.
     return Sketches(raw, scaled, losses, norm - variance / number, variance)
 
@@ -144,14 +144,14 @@ def _moments(
         if not number:
             _check_scalar(loss, parameters, rows)
         values, *sums = add_rows(parameters, rows, is_real)
-        own = np.asarray(values)[:count]
-        if not np.isfinite(own).all():
-            row = int(np.flatnonzero(~np.isfinite(own))[0])
+        of_rows = np.asarray(values)[:count]
+        if not np.isfinite(of_rows).all():
+            row = int(np.flatnonzero(~np.isfinite(of_rows))[0])
             raise UserError(
-                f"Expected finite losses, found {own[row]} for sequence {number + row} of the batches; check the loss "
+                f"Expected finite losses, found {of_rows[row]} for sequence {number + row} of the batches; check the loss "
                 "and the parameters, or remove the sequence."
             )
-        losses.append(own)
+        losses.append(of_rows)
         # Sums over many batches: float64, because the variance is a difference.
         wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tuple(sums))
         totals = wide if totals is None else jax.tree.map(np.add, totals, wide)
@@ -195,9 +195,9 @@ def _compiled_sketches(
     """Sketches of the gradients of some rows, minus the mean, and as Adam scales them."""
 
     def scaled_by_adam(gradient: Array, second: Array) -> Array:
-        own = jnp.square(gradient / batch_size)
+        squares = jnp.square(gradient / batch_size)
         # Zero where no sequence has a gradient, such as in the row of a token that the sample does not contain.
-        root = jnp.sqrt((1 - _OWN_WEIGHT) * second + _OWN_WEIGHT * own + 1e-30)
+        root = jnp.sqrt((1 - _OWN_WEIGHT) * second + _OWN_WEIGHT * squares + 1e-30)
         return jnp.where(second > 0, gradient / root, 0)
 
     def reduce(parameters: Any, rows: Any, mean: Any, second: Any) -> tuple[Array, Array]:
@@ -244,9 +244,9 @@ def _padded(batches: Iterable[Any], mesh: Mesh | None) -> Iterator[tuple[Any, An
 
 def _check_scalar(loss: Loss, parameters: Any, rows: Any) -> None:
     row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
-    found = jax.eval_shape(loss, parameters, row)
-    if not isinstance(found, jax.ShapeDtypeStruct) or found.shape or not jnp.issubdtype(found.dtype, jnp.floating):
+    shapes = jax.eval_shape(loss, parameters, row)
+    if not isinstance(shapes, jax.ShapeDtypeStruct) or shapes.shape or not jnp.issubdtype(shapes.dtype, jnp.floating):
         raise UserError(
             f"Expected a loss that returns one floating-point number for one sequence, found "
-            f"{jax.tree.map(lambda leaf: f'{leaf.dtype}{list(leaf.shape)}', found)}; use its mean, for example."
+            f"{jax.tree.map(lambda leaf: f'{leaf.dtype}{list(leaf.shape)}', shapes)}; use its mean, for example."
         )

@@ -18,7 +18,7 @@ _WINDOW = {"of": str, "order": str, "window_size": int, "value": float, "low": f
 _VALUES = {"num_steps": int, "sentence": str, "num_sequences": int, "batch_size": int, "noise_scale": float}
 
 
-def store_explanation(root: Path, checkpoint: Path, about: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def store_explanation(root: Path, checkpoint: Path, description: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Store an explanation, if its checkpoint belongs to a training run in the dataset's folder that can be written.
 
     Args:
@@ -32,8 +32,10 @@ def store_explanation(root: Path, checkpoint: Path, about: Mapping[str, Any], va
         return
     folder = inside(root, "training", run.name, _FOLDER)
     make_folder(folder)
-    of = {name: about["input"][name] for name in ("dataset", "ordering")}
-    write_json(inside(folder, f"{about['num_steps']}.json"), {**of, "num_steps": about["num_steps"], **values})
+    of = {name: description["input"][name] for name in ("dataset", "ordering")}
+    write_json(
+        inside(folder, f"{description['num_steps']}.json"), {**of, "num_steps": description["num_steps"], **values}
+    )
 
 
 def read_explanations(root: Path, run: str, dataset: str, ordering: str) -> list[dict[str, Any]]:
@@ -47,20 +49,22 @@ def read_explanations(root: Path, run: str, dataset: str, ordering: str) -> list
         dataset: the fingerprint of the sequences.
         ordering: the fingerprint of the ordering.
     """
-    found = []
+    explanations = []
     for path in refuse_links(root, "training", run, _FOLDER).glob("*.json"):
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             if (stored["dataset"], stored["ordering"]) == (dataset, ordering):
                 tables = {"shares": _SHARE, "windows": _WINDOW}
                 rows = {name: [_typed(row, kinds) for row in stored[name]] for name, kinds in tables.items()}
-                found.append({**_typed(stored, _VALUES), **rows})
+                explanations.append({**_typed(stored, _VALUES), **rows})
         except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
             continue
-    return sorted(found, key=lambda each: each["num_steps"])
+    return sorted(explanations, key=lambda explanation: explanation["num_steps"])
 
 
 def _typed(values: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
     """Return the named values with their types; a number that is not finite is None."""
-    found = {name: None if values[name] is None else kind(values[name]) for name, kind in kinds.items()}
-    return {name: None if isinstance(each, float) and not math.isfinite(each) else each for name, each in found.items()}
+    fields = {name: None if values[name] is None else kind(values[name]) for name, kind in kinds.items()}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in fields.items()
+    }

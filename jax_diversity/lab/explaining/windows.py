@@ -35,9 +35,9 @@ def window_variance(
     values = values.astype(np.float64)
     names, codes = np.unique(blocks, return_inverse=True)
     squares = np.einsum("ij,ij->i", values, values)
-    found = np.array([_ratios(values, squares, order, window, codes, len(names)) for order in orders])
-    mean = found.mean(axis=0)
-    between = found[:, 0].var(ddof=1) / len(orders) if len(orders) > 1 else 0.0
+    ratios = np.array([_ratios(values, squares, order, window, codes, len(names)) for order in orders])
+    mean = ratios.mean(axis=0)
+    between = ratios[:, 0].var(ddof=1) / len(orders) if len(orders) > 1 else 0.0
     error = float(np.sqrt(jackknife_error(mean[1:]) ** 2 + between))
     reach = float(student_reach(error, len(names) - 1))
     shuffle = np.random.default_rng(seed).permutation(len(values))

@@ -65,8 +65,8 @@ def sample(
             from jax_diversity.lab.sampling.precision import sequences_needed
             from jax_diversity.lab.sampling.sample import Sample
 
-            known, first = _read_array(losses), None if pilot is None else Sample.load(pilot)
-            needed = sequences_needed(out, precision, known, first, of=of, seed=seed, advance=advance)
+            array, first = _read_array(losses), None if pilot is None else Sample.load(pilot)
+            needed = sequences_needed(out, precision, array, first, of=of, seed=seed, advance=advance)
             show(str(needed))
             return
         for name, value in (("losses", losses), ("pilot", pilot)):
@@ -75,8 +75,10 @@ def sample(
                     f"Expected --{name} only with --precision, found it alone; add --precision or remove it."
                 )
         if (n is None) == (share is None):
-            found = "neither" if n is None else "both"
-            raise UserError(f"Expected --n or --share, found {found}; say how many to choose, such as --share 0.01.")
+            given_options = "neither" if n is None else "both"
+            raise UserError(
+                f"Expected --n or --share, found {given_options}; say how many to choose, such as --share 0.01."
+            )
         paths = [] if to is None else _new_files(Path(to), num_samples)
         from jax_diversity.lab.sampling import sample as sampling
 
@@ -89,8 +91,8 @@ def sample(
             seed=seed,
             advance=advance,
         )
-    for path, each in zip(paths, samples, strict=False):
-        _write(each, path, out)
+    for path, drawn in zip(paths, samples, strict=False):
+        _write(drawn, path, out)
     lines = [str(samples[0])]
     if len(samples) > 1:
         lines[0] = f"{len(samples)} samples without a common one; the first:\n{lines[0]}"

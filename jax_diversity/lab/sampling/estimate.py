@@ -37,16 +37,16 @@ class LossEstimate(MeanInterval):
     groups: Mapping[str, LossEstimate] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        what = "95 % interval" if math.isfinite(self.reach) else TOO_FEW
-        line = f"{self._value} ({what}) from {self.num_sequences:,} of {self.num_all:,}"
+        meaning = "95 % interval" if math.isfinite(self.reach) else TOO_FEW
+        line = f"{self._value} ({meaning}) from {self.num_sequences:,} of {self.num_all:,}"
         if math.isfinite(self.worth):
             line += f", as exact as {self.worth:,.0f} random ones"
         width = max(map(len, self.groups), default=0)
         rows = []
         # Groups without an interval follow below the others.
-        for name, each in sorted(self.groups.items(), key=lambda pair: not math.isfinite(pair[1].reach)):
-            few = "" if math.isfinite(each.reach) else f": {TOO_FEW}"
-            rows.append(f"  {name:<{width}}  {each._value}  ({each.num_sequences:,}{few})")
+        for name, estimate in sorted(self.groups.items(), key=lambda pair: not math.isfinite(pair[1].reach)):
+            few = "" if math.isfinite(estimate.reach) else f": {TOO_FEW}"
+            rows.append(f"  {name:<{width}}  {estimate._value}  ({estimate.num_sequences:,}{few})")
         return "\n".join([line, *rows])
 
     @property
@@ -100,13 +100,13 @@ def estimate(
     values = _of_sample("losses", losses, sample)
     if len(values) < 2:
         raise UserError("Expected the losses of at least two sequences, found one; take a larger sample.")
-    own = _weights(weights, sample, reference is not None)
-    by_group = {} if groups is None else _by_group(values, sample, own, groups)
+    own_weights = _weights(weights, sample, reference is not None)
+    by_group = {} if groups is None else _by_group(values, sample, own_weights, groups)
     if reference is None:
-        return _one(*_columns(values, own[:, None], sample)[0], by_group)
+        return _one(*_columns(values, own_weights[:, None], sample)[0], by_group)
     other, mean = _reference(reference, values, sample, weights)
     centred = other - mean
-    return _regressed(values, own, centred / np.abs(centred).max(), sample, by_group)  # the unit has no effect
+    return _regressed(values, own_weights, centred / np.abs(centred).max(), sample, by_group)  # the unit has no effect
 
 
 def _of_sample(what: str, given: Any, sample: Sample) -> Float64[np.ndarray, " chosen"]:
@@ -122,12 +122,12 @@ def _weights(weights: Any, sample: Sample, has_reference: bool) -> Float64[np.nd
     if weights is None:
         return sample.tokens.astype(np.float64) if sample.tokens.any() else np.ones(len(sample))
     if has_reference:
-        found = _of_all("weights", weights, sample)[sample.positions]
+        chosen_weights = _of_all("weights", weights, sample)[sample.positions]
     else:
-        found = _of_sample("weights", weights, sample)
-    if found.min() < 0 or not found.any():
-        raise UserError(f"Expected weights >= 0 and one above 0, found {found.min():g} as the smallest.")
-    return found
+        chosen_weights = _of_sample("weights", weights, sample)
+    if chosen_weights.min() < 0 or not chosen_weights.any():
+        raise UserError(f"Expected weights >= 0 and one above 0, found {chosen_weights.min():g} as the smallest.")
+    return chosen_weights
 
 
 def _of_all(what: str, given: Any, sample: Sample) -> Float64[np.ndarray, " all"]:
@@ -179,37 +179,37 @@ def _by_group(
                 f"{sample.kind}, found the shape {labels.shape}."
             )
         kinds = (str, bytes, int | np.integer | bool | np.bool_, float | np.floating)
-        kind = next((each for each in kinds if isinstance(labels[0], each)), None)
+        kind = next((kind for kind in kinds if isinstance(labels[0], kind)), None)
         for label in labels.tolist():
             if kind is None or not isinstance(label, kind) or label != label:
                 raise UserError(
                     f"Expected labels of one kind, texts or numbers, found {quoted(label)} among them; give every "
                     f"{sample.kind[:-1]} a label."
                 )
-        found, place = np.unique(labels, return_inverse=True)
-        names = [str(each) for each in found.tolist()]
+        distinct, place = np.unique(labels, return_inverse=True)
+        names = [str(label) for label in distinct.tolist()]
         shares = np.zeros((len(sample), len(names)))
         shares[np.arange(len(sample)), place] = own
     used = np.flatnonzero(shares.sum(axis=0) > 0)
-    each = [_one(*column) for column in _columns(values, shares[:, used], sample)]
-    return {names[group]: found for group, found in zip(used.tolist(), each, strict=True)}
+    estimates = [_one(*column) for column in _columns(values, shares[:, used], sample)]
+    return {names[group]: estimate for group, estimate in zip(used.tolist(), estimates, strict=True)}
 
 
 def _columns(
-    values: Float64[np.ndarray, " chosen"], own: Float64[np.ndarray, "chosen number"], sample: Sample
+    values: Float64[np.ndarray, " chosen"], weights: Float64[np.ndarray, "chosen number"], sample: Sample
 ) -> list[tuple[float, float, float, float, float, int, int]]:
     """Return the arguments of `_one` for each column of weights."""
-    number = len(own)
-    means = values @ own / own.sum(axis=0)
+    number = len(weights)
+    means = values @ weights / weights.sum(axis=0)
     # The ratio of two means, linearised: its error is the mean of these numbers, whose mean over all is about 0.
-    scaled = own * (values[:, None] - means) / own.mean(axis=0)
+    scaled = weights * (values[:, None] - means) / weights.mean(axis=0)
     plain = (scaled**2).sum(axis=0) / (number - 1)
     left = max(1 / number - 1 / sample.num_all, 0.0)
-    found = fit_components(sample, scaled, np.ones((number, 1)))
+    components = fit_components(sample, scaled, np.ones((number, 1)))
     deviations = mean_deviations(sample.characteristics, sample.shares, np.arange(number))
-    variance = np.minimum(found.of_mean(left, deviations), plain * left)
-    effective = own.sum(axis=0) ** 2 / (own**2).sum(axis=0)
-    rows, skewness = (own > 0).sum(axis=0), skewness_of_mean(scaled)
+    variance = np.minimum(components.of_mean(left, deviations), plain * left)
+    effective = weights.sum(axis=0) ** 2 / (weights**2).sum(axis=0)
+    rows, skewness = (weights > 0).sum(axis=0), skewness_of_mean(scaled)
     return [
         (
             float(means[place]),
@@ -226,7 +226,7 @@ def _columns(
 
 def _regressed(
     values: Float64[np.ndarray, " chosen"],
-    own: Float64[np.ndarray, " chosen"],
+    weights: Float64[np.ndarray, " chosen"],
     centred: Float64[np.ndarray, " chosen"],
     sample: Sample,
     by_group: Mapping[str, LossEstimate],
@@ -235,7 +235,7 @@ def _regressed(
     number = len(values)
     if number < LEAST:
         raise UserError(f"Expected the losses of at least {LEAST} sequences with a reference, found {number}.")
-    relative = own / own.mean()
+    relative = weights / weights.mean()
     design = np.column_stack([np.ones(number), centred]) * np.sqrt(relative)[:, None]
     (mean, slope), *_ = np.linalg.lstsq(design, values * np.sqrt(relative), rcond=None)
     rest = relative * (values - mean - slope * centred)
@@ -243,12 +243,12 @@ def _regressed(
     # The slope is estimated, too: its error moves the mean by as much as the sample's reference is off.
     spread = float(((along - along.mean()) ** 2).sum())
     left = max(1 / number - 1 / sample.num_all, 0.0) + along.mean() ** 2 / spread
-    found = fit_components(sample, rest[:, None], np.column_stack([np.ones(number), along]))
+    components = fit_components(sample, rest[:, None], np.column_stack([np.ones(number), along]))
     deviations = mean_deviations(sample.characteristics, sample.shares, np.arange(number))
     plain = float((rest**2).sum()) / (number - 2)
-    variance = min(float(found.of_mean(left, deviations)[0]), plain * left)
+    variance = min(float(components.of_mean(left, deviations)[0]), plain * left)
     scaled = relative * (values - values @ relative / number)
-    effective = float(own.sum() ** 2 / (own**2).sum())
+    effective = float(weights.sum() ** 2 / (weights**2).sum())
     of_losses = float((scaled**2).sum()) / (number - 1)
     skewness = float(skewness_of_mean(rest))
     return _one(float(mean), variance, of_losses, effective - 2, skewness, number, sample.num_all, by_group)

@@ -70,10 +70,10 @@ class Population:
         check_mapping("values", values, "name -> one number for every sequence")
         chars = self.characteristics
         counts, weights = dict(chars.counts), dict(chars.weights)
-        for name, given in values.items():
+        for name, value in values.items():
             if name in counts:
                 raise UserError(f"Expected a new name for the values, found {name!r}, which is a family; rename it.")
-            codes = numeric_bins(self.rows_of(f"values[{name!r}]", given), VALUE_BINS)
+            codes = numeric_bins(self.rows_of(f"values[{name!r}]", value), VALUE_BINS)
             if len(codes.names) < 2:
                 raise UserError(f"Expected values[{name!r}] that differ, found equal values; leave them out.")
             counts[name], weights[name] = _one_group(codes, chars.tokens), _VALUE_WEIGHT
@@ -164,8 +164,8 @@ def _of_documents(dataset: Dataset) -> Population:
 
     def ids(chosen: Int64[np.ndarray, " chosen"]) -> tuple[str, ...]:
         ascending = np.sort(chosen)
-        found = [row[_ID] for row in store.rows(ascending, [_ID])]
-        return tuple(found[place] for place in np.searchsorted(ascending, chosen).tolist())
+        ids = [row[_ID] for row in store.rows(ascending, [_ID])]
+        return tuple(ids[place] for place in np.searchsorted(ascending, chosen).tolist())
 
     chars = Characteristics.from_counts(counts, weights=weights, sequence_length=_UNITS)
     return Population("documents", chars, names, numbers, len(lengths), ids)
@@ -215,9 +215,9 @@ def _in_units(counts: csr_array) -> csr_array:
     empty = np.flatnonzero(totals == 0)
     parts = (np.append(values, np.full(len(empty), _UNITS)), np.append(rows, empty))
     columns = np.append(counts.indices, np.zeros(len(empty), np.int64))
-    found = csr_array((parts[0], (parts[1], columns)), shape=counts.shape)
-    found.eliminate_zeros()
-    return found
+    ascending = csr_array((parts[0], (parts[1], columns)), shape=counts.shape)
+    ascending.eliminate_zeros()
+    return ascending
 
 
 def _one_group(codes: Codes, tokens: Int64[np.ndarray, " row"]) -> csr_array:
@@ -236,7 +236,7 @@ def _of_parquet(path: Path) -> Population:
         raise UserError(f"Expected a Parquet file of documents at {path}, found no such file.")
     lengths, words, fields, ids = [], [], dict[str, FieldValues](), []
     for batch in _batches(path):
-        types = {each.name: each.type for each in batch.schema}
+        types = {field.name: field.type for field in batch.schema}
         if _TEXT not in types or not (pa.types.is_string(types[_TEXT]) or pa.types.is_large_string(types[_TEXT])):
             raise UserError(f"Expected a column {_TEXT!r} of texts in {path}, found {', '.join(types) or 'no column'}.")
         texts = [text or "" for text in batch[_TEXT].to_pylist()]
@@ -249,17 +249,17 @@ def _of_parquet(path: Path) -> Population:
                 fields.setdefault(name, FieldValues(name)).add(batch[name].to_pylist())
     if not ids:
         raise UserError(f"Expected documents in {path}, found no rows.")
-    found = {"length": length_bins(np.concatenate(lengths), _LENGTH_BINS)}
+    families = {"length": length_bins(np.concatenate(lengths), _LENGTH_BINS)}
     for name, values in fields.items():
         try:
-            found.setdefault(name, values.codes(_FIELD_BINS, _FIELD_GROUPS))
+            families.setdefault(name, values.codes(_FIELD_BINS, _FIELD_GROUPS))
         except UserError:
             continue  # a column of ids, addresses or missing values puts no documents into groups
     units = np.full(len(ids), _UNITS)
-    counts = {name: _one_group(codes, units) for name, codes in found.items() if len(codes.names) > 1}
+    counts = {name: _one_group(codes, units) for name, codes in families.items() if len(codes.names) > 1}
     counts["words"] = csr_array(vstack(words))
     chars = Characteristics.from_counts(counts, weights={"words": _WORD_WEIGHT}, sequence_length=_UNITS)
-    names = {name: found[name].names for name in counts if name in found}
+    names = {name: families[name].names for name in counts if name in families}
     return Population("documents", chars, names, None, len(ids), lambda chosen: tuple(str(ids[row]) for row in chosen))
 
 

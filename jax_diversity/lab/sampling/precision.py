@@ -93,7 +93,7 @@ def sequences_needed(
     tokens = pilot.tokens.astype(np.float64)
     scaled = tokens * (values - values @ tokens / tokens.sum()) / tokens.mean()
     plain = float((scaled**2).sum()) / (len(values) - 1)
-    found = fit_components(pilot, scaled[:, None], np.ones((len(values), 1)))
+    components = fit_components(pilot, scaled[:, None], np.ones((len(values), 1)))
     number_of_all = chars.num_sequences
     goal = (precision / float(stats.norm.ppf((1 + _LEVEL) / 2))) ** 2
     by_chance = max(math.ceil(1 / (goal / plain + 1 / number_of_all)), 2)
@@ -104,7 +104,7 @@ def sequences_needed(
     for number in np.unique(np.geomspace(2, by_chance, steps).round().astype(int)).tolist():
         left = 1 / number - 1 / number_of_all
         deviations = mean_deviations(chars, shares, rows[:number])
-        if float(found.of_mean(left, deviations)[0]) <= goal:
+        if float(components.of_mean(left, deviations)[0]) <= goal:
             balanced = number
             break
     mean = float(chars.tokens.mean()) if population.kind == "sequences" else None

@@ -137,11 +137,11 @@ class Sample(Displayed):
 
         Compare it with `random_tv`.
         """
-        found = {}
+        deviations = {}
         for family, matrix in self.characteristics.counts.items():
             counts = np.asarray(matrix.sum(axis=0)).reshape(1, -1)
-            found[family] = float(total_variation(counts, self.shares[family])[0])
-        return found
+            deviations[family] = float(total_variation(counts, self.shares[family])[0])
+        return deviations
 
     def prefix(self, number: int) -> Sample:
         """Return the first `number` as a sample of their own; its `random_tv` is scaled by the size."""
@@ -174,7 +174,7 @@ class Sample(Displayed):
 
     def _arrays(self) -> dict[str, np.ndarray]:
         chars = self.characteristics
-        about = {
+        description = {
             "kind": self.kind,
             "num_all": self.num_all,
             "families": list(chars.families),
@@ -184,7 +184,7 @@ class Sample(Displayed):
             "names": {family: list(names) for family, names in self.names.items()},
             "info": dict(self.info),
         }
-        arrays: dict[str, Any] = {"positions": self.positions, _INFO: json.dumps(about, sort_keys=True)}
+        arrays: dict[str, Any] = {"positions": self.positions, _INFO: json.dumps(description, sort_keys=True)}
         for name in ("numbers", "all_tokens", "ids"):
             if (value := getattr(self, name)) is not None:
                 arrays[name] = np.asarray(value)
@@ -205,23 +205,23 @@ class Sample(Displayed):
         try:
             with np.load(path, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-            about = json.loads(str(arrays[_INFO]))
+            description = json.loads(str(arrays[_INFO]))
             counts = {
                 family: csr_array(
                     tuple(arrays[f"{part}-{number}"] for part in _COUNTS),
                     shape=(len(arrays["positions"]), len(arrays[f"share-{number}"])),
                 )
-                for number, family in enumerate(about["families"])
+                for number, family in enumerate(description["families"])
             }
             chars = Characteristics.from_counts(
-                counts, weights=about["weights"], sequence_length=about["sequence_length"]
+                counts, weights=description["weights"], sequence_length=description["sequence_length"]
             )
-            shares = {family: arrays[f"share-{number}"] for number, family in enumerate(about["families"])}
+            shares = {family: arrays[f"share-{number}"] for number, family in enumerate(description["families"])}
             ids = tuple(arrays["ids"].tolist()) if "ids" in arrays else None
             keys = ("kind", "num_all", "random_tv", "names", "info")
             numbers, tokens = arrays.get("numbers"), arrays.get("all_tokens")
-            known = {key: about[key] for key in keys}
-            found = cls(
+            known = {key: description[key] for key in keys}
+            sample = cls(
                 arrays["positions"],
                 characteristics=chars,
                 shares=shares,
@@ -230,7 +230,7 @@ class Sample(Displayed):
                 all_tokens=tokens,
                 **known,
             )
-            found._check()
+            sample._check()
         except FileNotFoundError:
             raise UserError(f"Expected a sample at {path}, found no such file.") from None
         except Exception as error:  # zip files, compressed streams and arrays raise many kinds for damaged bytes
@@ -238,7 +238,7 @@ class Sample(Displayed):
             raise UserError(
                 f"Expected a sample at {path} that Sample.save wrote (.npz), found another or a damaged file: {reason}"
             ) from None
-        return found
+        return sample
 
     def _check(self) -> None:
         """Check that the values belong together, because a file may have been edited."""
@@ -388,8 +388,8 @@ def sample(
         population.characteristics, number * times, seed=seed, objective=objective, advance=advance
     ).reshape(times, number)
     info = {"method": "balance", "seed": seed}
-    found = tuple(_of_rows(population, part, {**info, "number": place}) for place, part in enumerate(rows))
-    return found[0] if num_samples is None else found
+    samples = tuple(_of_rows(population, part, {**info, "number": place}) for place, part in enumerate(rows))
+    return samples[0] if num_samples is None else samples
 
 
 def _as_number(size: Any, population: Population) -> int:
@@ -450,11 +450,11 @@ def _random_tv(
     scale = _random_scale(number, chars.num_sequences) / max(_random_scale(drawn, chars.num_sequences), 1e-12)
     rng = np.random.default_rng(0)
     rows = [rng.choice(chars.num_sequences, drawn, replace=False) for _ in range(_DRAWS)]
-    found = {}
+    values = {}
     for family, matrix in chars.counts.items():
-        windows = np.array([np.asarray(matrix[each].sum(axis=0)).ravel() for each in rows])
-        found[family] = min(float(total_variation(windows, shares[family]).mean()) * scale, 1.0)
-    return found
+        windows = np.array([np.asarray(matrix[window].sum(axis=0)).ravel() for window in rows])
+        values[family] = min(float(total_variation(windows, shares[family]).mean()) * scale, 1.0)
+    return values
 
 
 def _random_scale(number: int, number_of_all: int) -> float:

@@ -83,8 +83,8 @@ def fit_components(
         fitted = np.linalg.qr(design[rows])[0]
         numbers = values[rows] - fitted @ (fitted.T @ values[rows])
         products = [_products(counts, sample.shares[family], family, rows) for family in counts.families]
-        sizes += [np.trace(each) for each in products]
-        terms = [_without(fitted, each) for each in [*products, np.eye(len(rows))]]
+        sizes += [np.trace(product) for product in products]
+        terms = [_without(fitted, product) for product in [*products, np.eye(len(rows))]]
         for term in terms:
             np.fill_diagonal(term, 0.0)  # only pairs of different sequences
         matrix += [[float((term * other).sum()) for other in terms] for term in terms]
@@ -116,20 +116,20 @@ def _not_negative(
     scale = np.sqrt(np.diag(matrix))
     scale[scale == 0] = 1.0
     root = np.linalg.cholesky(matrix / np.outer(scale, scale) + _RIDGE * np.eye(len(scale)))
-    wanted = np.linalg.solve(root, sides / scale[:, None])
-    return np.stack([nnls(root.T, each)[0] for each in wanted.T], axis=1) / scale[:, None]
+    sides_of_root = np.linalg.solve(root, sides / scale[:, None])
+    return np.stack([nnls(root.T, side)[0] for side in sides_of_root.T], axis=1) / scale[:, None]
 
 
 def mean_deviations(
     counts: Characteristics, shares: Mapping[str, Float64[np.ndarray, " group"]], rows: Int64[np.ndarray, " row"]
 ) -> Float64[np.ndarray, " family"]:
     """Return `‖mean of v_f‖²` of every family over some rows."""
-    found = []
+    components = []
     tokens = float(counts.tokens[rows].sum())
     for family, matrix in counts.counts.items():
         sums = np.asarray(matrix[rows].sum(axis=0)).ravel() - shares[family] * tokens
-        found.append(float(sums @ sums))
-    return np.array(found) / (counts.sequence_length * len(rows)) ** 2
+        components.append(float(sums @ sums))
+    return np.array(components) / (counts.sequence_length * len(rows)) ** 2
 
 
 def _products(

@@ -45,8 +45,8 @@ def _rows(sample: Sample, source: str | Path | Dataset) -> pa.Table:
     dataset = source if isinstance(source, Dataset) else open_dataset(str(source))
     if sample.kind == "sequences":
         return _sequences(sample, dataset)
-    found = dataset.documents.take(np.sort(sample.positions))
-    return found.take(np.argsort(np.argsort(sample.positions)))
+    texts = dataset.documents.take(np.sort(sample.positions))
+    return texts.take(np.argsort(np.argsort(sample.positions)))
 
 
 def _sequences(sample: Sample, dataset: Dataset) -> pa.Table:
