@@ -148,8 +148,8 @@ def _moments(
         if not np.isfinite(of_rows).all():
             row = int(np.flatnonzero(~np.isfinite(of_rows))[0])
             raise UserError(
-                f"Expected finite losses, found {of_rows[row]} for sequence {number + row} of the batches; check the loss "
-                "and the parameters, or remove the sequence."
+                f"Expected finite losses, found {of_rows[row]} for sequence {number + row} of the batches; check the "
+                "loss and the parameters, or remove the sequence."
             )
         losses.append(of_rows)
         # Sums over many batches: float64, because the variance is a difference.

@@ -53,14 +53,16 @@ class Beginnings:
         """Return the index of the first document of a file."""
         return self._first_documents[path]
 
-    def of_file(self, path: Path, wanted: Bool[np.ndarray, " document"] | None = None) -> Iterator[list[str]]:
+    def of_file(self, path: Path, is_wanted: Bool[np.ndarray, " document"] | None = None) -> Iterator[list[str]]:
         """Yield the beginnings of the documents of one file, in lists of at most 1,000.
 
         `wanted` has one entry for each document of the whole corpus, not only of this file.
         """
         first = self._first_documents[path]
         for texts in self._documents.texts(path, self.max_characters):
-            places = np.arange(len(texts)) if wanted is None else np.flatnonzero(wanted[first : first + len(texts)])
+            places = (
+                np.arange(len(texts)) if is_wanted is None else np.flatnonzero(is_wanted[first : first + len(texts)])
+            )
             yield [texts[place] if self._has_text else self._decoded(first + place) for place in places.tolist()]
             first += len(texts)
 

@@ -88,12 +88,12 @@ def make_room(cache: Path, num_bytes: int) -> None:
 
 def _hashes_in_use(datasets: Path) -> set[str]:
     """Return the SHA-256 of all files in the manifests of the datasets that processes have opened."""
-    found = set[str]()
+    hashes = set[str]()
     for mark in filter(_is_locked, datasets.glob(f"*/{_IN_USE}")):
         path = mark.with_name("manifest.json")
         files = manifest_files(parse_manifest(path.read_bytes(), str(path)))
-        found |= {about["sha256"] for about in files.values()}
-    return found
+        hashes |= {description["sha256"] for description in files.values()}
+    return hashes
 
 
 def _is_locked(path: Path) -> bool:

@@ -58,7 +58,7 @@ def compare(  # noqa: D103
     **settings: Any,
 ) -> Comparison:
     opened, dataset = opened_counts(counts)
-    known: dict[str, MeasuredOrder] = {}
+    stored_measures: dict[str, MeasuredOrder] = {}
     if dataset is not None:
         if windows is None and "windows" in dataset.settings:  # the comparisons of the build and of its report
             windows = usable_windows(dataset.settings["windows"], opened.num_sequences, opened.batch_size)
@@ -74,20 +74,24 @@ def compare(  # noqa: D103
                 )
             orderings = {name: name for name in orderings}
         if windows is not None and settings.get("targets") is None and "every" not in offsets:
-            names = {name: each for name, each in orderings.items() if isinstance(each, str) and not is_file_name(each)}
-            known = known_measures(dataset, names, windows)
+            names = {
+                name: ordering
+                for name, ordering in orderings.items()
+                if isinstance(ordering, str) and not is_file_name(ordering)
+            }
+            stored_measures = known_measures(dataset, names, windows)
     if isinstance(orderings, Mapping):
         orderings = {
-            name: each if dataset is None and not is_file_name(each) else _found(dataset, opened, each)
-            for name, each in orderings.items()
+            name: ordering if dataset is None and not is_file_name(ordering) else _found(dataset, opened, ordering)
+            for name, ordering in orderings.items()
         }
     chosen: Any = {} if orderings is None else orderings
     total = 0
     if dataset is not None and isinstance(chosen, Mapping) and "advance" not in settings:
-        total = opened.num_sequences * len(chosen.keys() - known.keys())
+        total = opened.num_sequences * len(chosen.keys() - stored_measures.keys())
     with Progress().task("measure", total, "position") if total else nullcontext() as advance:
         settings |= {} if advance is None else {"advance": advance}
-        return _comparison.compare(opened, chosen, windows, offsets, stored=known, **settings)
+        return _comparison.compare(opened, chosen, windows, offsets, stored=stored_measures, **settings)
 
 
 def known_measures(dataset: Dataset, names: Mapping[str, str], windows: Sequence[int]) -> dict[str, MeasuredOrder]:
@@ -98,12 +102,12 @@ def known_measures(dataset: Dataset, names: Mapping[str, str], windows: Sequence
         names: any names -> names of orderings.
         windows: the window sizes that are needed.
     """
-    known = {}
+    stored_measures = {}
     for name, ordering in names.items():
         measured = read_measured(dataset.stored, ordering, dataset.families, windows)
         if measured is not None:
-            known[name] = measured
-    return known
+            stored_measures[name] = measured
+    return stored_measures
 
 
 def opened_counts(given: Given) -> tuple[Any, Dataset | None]:
@@ -111,7 +115,7 @@ def opened_counts(given: Given) -> tuple[Any, Dataset | None]:
     if isinstance(given, str | os.PathLike):
         is_dataset = is_address(given) or not _are_counts(Path(given))
         given = open_dataset(given) if is_dataset else CountFiles.open(given)
-    elif isinstance(given, list | tuple) and given and all(isinstance(each, str | os.PathLike) for each in given):
+    elif isinstance(given, list | tuple) and given and all(isinstance(path, str | os.PathLike) for path in given):
         given = CountFiles.open(given)
     return (given.token_counts(), given) if isinstance(given, Dataset) else (given, None)
 

@@ -221,10 +221,10 @@ class Dataset(
         # "right": an empty file begins at the same document as the next file, which has the document.
         starts = self._first_documents
         begin, end = (int(number) for number in np.searchsorted(starts[:-1], [first, last], "right"))
-        found = self._open_tokens
-        if found is None or found[0] != (begin, end):
-            self._open_tokens = found = (begin, end), open_token_files(self.stored, begin - 1, end)
-        return found[1], int(starts[begin - 1])
+        tokens = self._open_tokens
+        if tokens is None or tokens[0] != (begin, end):
+            self._open_tokens = tokens = (begin, end), open_token_files(self.stored, begin - 1, end)
+        return tokens[1], int(starts[begin - 1])
 
     @cached_property
     def validation(self) -> Dataset:
@@ -327,8 +327,8 @@ class Dataset(
         """`group_names` as reports show them: a cluster has its terms as its name instead of its number."""
         clusterings = self.counts("cluster").get("clusterings", {}) if "cluster" in self.stored.stages else {}
         return {
-            family: tuple(cluster["name"] for cluster in self.clusters(family)) if family in clusterings else found
-            for family, found in self.group_names.items()
+            family: tuple(cluster["name"] for cluster in self.clusters(family)) if family in clusterings else names
+            for family, names in self.group_names.items()
         }
 
     @cached_property
@@ -345,9 +345,9 @@ class Dataset(
         """
         if not is_file_name(ordering):
             return self.orderings[str(ordering)]
-        found = load_ordering(Path(ordering), self.num_sequences)
-        self.check_origin(found, Path(ordering))
-        return found
+        loaded = load_ordering(Path(ordering), self.num_sequences)
+        self.check_origin(loaded, Path(ordering))
+        return loaded
 
     def check_origin(self, ordering: Ordering, path: Path | None = None) -> None:
         """Refuse an ordering from the folder of another dataset; warn if it was made from other token counts.
@@ -359,23 +359,24 @@ class Dataset(
         Raises:
             UserError: the file is in the folder of a dataset with other sequences.
         """
-        theirs = None if path is None else packed_beside(path)
-        if theirs is not None and theirs != (ours := self.stored.stage("pack")["fingerprint"]):
+        packed_from = None if path is None else packed_beside(path)
+        if packed_from is not None and packed_from != (packing := self.stored.stage("pack")["fingerprint"]):
             raise UserError(
-                f"Expected an ordering of this dataset's sequences (packing {ours[:16]}), found {path} of a "
-                f"dataset with another packing ({theirs[:16]}); make one with `jax-diversity order`. To use it anyway, "
-                "load it with jax_diversity.Ordering.load and pass the Ordering object instead of the path."
+                f"Expected an ordering of this dataset's sequences (packing {packing[:16]}), found {path} of a "
+                f"dataset with another packing ({packed_from[:16]}); make one with `jax-diversity order`. To use "
+                "it anyway, load it with jax_diversity.Ordering.load and pass the Ordering object instead of the path."
             )
         made_of = ordering.info.get("characteristics")  # absent from a user's own ordering
-        own = ordered.counted_characteristics(self.stored)
+        characteristics = ordered.counted_characteristics(self.stored)
         # Only if they are in memory: reading them just for this check would be slow.
         if made_of is not None and (loaded := self.__dict__.get("characteristics")) is not None:
-            own.add(loaded.fingerprint)
-        if isinstance(made_of, str) and own and made_of not in own:
+            characteristics.add(loaded.fingerprint)
+        if isinstance(made_of, str) and characteristics and made_of not in characteristics:
             warn(
                 f"This ordering was made from other token counts ({made_of[:16]}) than the dataset's orderings "
-                f"({', '.join(sorted(mark[:16] for mark in own))}). Ignore this warning if you used your own weights "
-                "or counts; to avoid it, pass `ordering.indices`. If not, the ordering may belong to another dataset.",
+                f"({', '.join(sorted(mark[:16] for mark in characteristics))}). Ignore this warning if you used your "
+                "own weights or counts; to avoid it, pass `ordering.indices`. If not, the ordering may belong to another "
+                "dataset.",
             )
 
     @cached_property
@@ -417,12 +418,12 @@ class Dataset(
         """
         values = json.loads(self.stored.file("report", "report.json").read_text(encoding="utf-8"))
         main = values["summary"]
-        given = {
+        figure_choices = {
             "family": main.get("main_family") if family is None else family,
             "focus": main["main_ordering"] if ordering is None else ordering,
             "size": main["main_window"] if window is None else window,
         }
-        choices = {name: value for name, value in given.items() if value is not None}
+        choices = {name: value for name, value in figure_choices.items() if value is not None}
         return Figure(figure, values, {"wide": False, **choices})
 
     def __repr__(self) -> str:
@@ -436,8 +437,8 @@ class Dataset(
         """What the dataset holds, in the order of the stages."""
         shown = {"prepare": "documents", "tokenize": "tokens", "pack": "sequences", "characterize": "groups"}
         hidden = ("embed", "cluster", "order_validation", "write", "report")
-        others = {name: name for name in self.stored.stages if "/" not in name and name not in (*shown, *hidden)}
-        for stage, name in {**shown, **others}.items():
+        other_stages = {name: name for name in self.stored.stages if "/" not in name and name not in (*shown, *hidden)}
+        for stage, name in {**shown, **other_stages}.items():
             if stage in self.stored.stages:
                 yield name, self.stored.stages[stage]["summary"]
         is_evaluated = "pack" in self.stored.stages and not self.num_sequences
@@ -465,8 +466,8 @@ class Dataset(
         if self.remote is not None and pieces:
             path, fetch = self.remote.pieces_path(file), partial(self.remote.fetch_piece, file)
             return OrderingFile(path, stage["counts"]["fingerprint"], self.num_sequences, pieces, fetch)
-        path, found = ordered.ordering_file(self.stored, name)
-        return OrderingFile(path.absolute(), str(found), self.num_sequences, pieces)
+        path, description = ordered.ordering_file(self.stored, name)
+        return OrderingFile(path.absolute(), str(description), self.num_sequences, pieces)
 
     def _read_ordering(self, name: str) -> Ordering:
         path, expected = ordered.ordering_file(self.stored, name)
@@ -538,10 +539,10 @@ class ValidationPart(Dataset):
     @cached_property
     def order(self) -> Ordering | OrderingFile:
         """The balanced order of the sequences; the order of the packing if the build did not make it."""
-        found = ordered.validation_order_file(self.stored)
-        if found is None:
+        file = ordered.validation_order_file(self.stored)
+        if file is None:
             return Ordering(np.arange(self.num_sequences), {"method": "validation"})
-        path, mark = found
+        path, mark = file
         return OrderingFile(path.absolute(), str(mark), self.num_sequences)
 
     @cached_property

@@ -38,10 +38,10 @@ class Orderings(_ByName):
     def check(self, name: str) -> None:
         """Refuse an unknown name."""
         if name not in self.paths:
-            known = ", ".join(self.paths) or "none yet"
+            names = ", ".join(self.paths) or "none yet"
             repeat = "" if self.paths else "repeat the command that built it, or "
             advice = did_you_mean(name, self.paths).rstrip(".") or f"; {repeat}make one with `jax-diversity order`."
-            raise UserError(f"Unknown ordering {name!r}; the dataset has {known}{advice}")
+            raise UserError(f"Unknown ordering {name!r}; the dataset has {names}{advice}")
 
     def __getitem__(self, name: str) -> Ordering:
         self.check(name)
@@ -94,7 +94,7 @@ class OrderingFile:
         self._path, self.fingerprint = path, fingerprint
         self._pieces, self._fetch_piece = tuple(pieces), fetch_piece
         self._is_checked = np.zeros(len(self._pieces), np.bool_)
-        found, shape = "no ordering", (num_positions,)
+        present, shape = "no ordering", (num_positions,)
         try:
             self._file: Any = path.open("rb" if fetch_piece is None else "r+b")
             weakref.finalize(self, self._file.close)
@@ -106,15 +106,15 @@ class OrderingFile:
             self._start = self._file.tell()
             if stored == (shape, False, np.dtype("<i8")):
                 # Hash from here to the end of the file: a fingerprint is the hash of the indices without the header.
-                found = fingerprint if self._pieces else hashlib.file_digest(self._file, "sha256").hexdigest()
+                present = fingerprint if self._pieces else hashlib.file_digest(self._file, "sha256").hexdigest()
         except FileNotFoundError:
             raise UserError(f"Expected an ordering at {path}, found no such file.") from None
         except UserError:
             raise
         except NO_ARRAY as error:
             raise UserError(f"Expected an ordering (.npy) at {path}: {in_one_line(error)}") from None
-        if found != fingerprint:
-            raise changed_ordering(path, fingerprint, found[:16])
+        if present != fingerprint:
+            raise changed_ordering(path, fingerprint, present[:16])
         self._indices = np.zeros(0, np.int64)
         if num_positions:  # an empty file cannot be mapped
             self._indices = np.memmap(self._file, np.int64, "r", self._start, shape).view(np.ndarray)
@@ -157,17 +157,17 @@ class OrderingFile:
         for piece in pieces[~self._is_checked[pieces]].tolist():
             expected, place = self._pieces[piece], piece * PIECE_BYTES
             # The bytes are read from the file, because pages of a map count as memory of the process.
-            found = self._hash_at(place)
-            if found != expected and self._fetch_piece is not None:
+            present = self._hash_at(place)
+            if present != expected and self._fetch_piece is not None:
                 content = self._fetch_piece(piece)
-                found = hashlib.sha256(content).hexdigest()
-                if found == expected:
+                present = hashlib.sha256(content).hexdigest()
+                if present == expected:
                     with writing(self._path):
                         _write_at(self._file.fileno(), content, place)
                     # The map shows what lies in the file, so this is what must have the hash.
-                    found = self._hash_at(place)
-            if found != expected:
-                raise changed_ordering(self._path, self.fingerprint, f"a part (piece {piece}) with {found[:16]}")
+                    present = self._hash_at(place)
+            if present != expected:
+                raise changed_ordering(self._path, self.fingerprint, f"a part (piece {piece}) with {present[:16]}")
             self._is_checked[piece] = True
 
     def _hash_at(self, place: int) -> str:
@@ -210,10 +210,10 @@ def load_ordering(path: Path, num_sequences: int | None = None, *, expected: str
     return ordering
 
 
-def changed_ordering(path: Path, expected: str, found: str) -> UserError:
+def changed_ordering(path: Path, expected: str, present: str) -> UserError:
     """The error for a file whose ordering changed after its fingerprint was read."""
     return UserError(
-        f"Expected the ordering of fingerprint {expected[:16]} at {path}, found {found}: it was changed, or made "
+        f"Expected the ordering of fingerprint {expected[:16]} at {path}, found {present}: it was changed, or made "
         "again after the dataset or the loader was opened; open it again, or run `jax-diversity order`."
     )
 

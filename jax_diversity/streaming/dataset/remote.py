@@ -87,18 +87,18 @@ class RemoteFolder:
         A damaged file in the cache is fetched again. `checked=False` compares only sizes, for files with their own
         checksums.
         """
-        about, is_good = self.files[name], _is_whole if checked else _is_there
+        description, is_good = self.files[name], _is_whole if checked else _is_there
         path, stored = self.root / name, self.cache_folder / FILES / self.files[name]["sha256"]
-        if not is_good(path, about):
+        if not is_good(path, description):
             # By content: datasets that share a file, and new builds of one dataset, fetch it once.
             with locked(stored):
-                if not is_good(stored, about):
+                if not is_good(stored, description):
                     remove_leftovers(stored.parent, stored.name)
-                    make_room(self.cache_folder, about["bytes"])
+                    make_room(self.cache_folder, description["bytes"])
                     with writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
                 # The stored file is locked, not the link: waiting threads find the link afterwards.
-                if not _is_there(path, about):
+                if not _is_there(path, description):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.unlink(missing_ok=True)  # a link to a file that was removed
                     path.symlink_to(stored)
@@ -110,15 +110,15 @@ class RemoteFolder:
 
         It is the whole file, if that was fetched. Otherwise a file is made here, without content; see `OrderingFile`.
         """
-        about = self.files[name]
-        if _is_there(whole := self.cache_folder / FILES / about["sha256"], about):
+        description = self.files[name]
+        if _is_there(whole := self.cache_folder / FILES / description["sha256"], description):
             return whole
-        path = self.cache_folder / PIECES / about["sha256"]
+        path = self.cache_folder / PIECES / description["sha256"]
         with locked(path):
-            if not _is_there(path, about):
-                make_room(self.cache_folder, about["bytes"])
+            if not _is_there(path, description):
+                make_room(self.cache_folder, description["bytes"])
                 with writing(path), atomic_path(path) as temporary:
-                    os.truncate(temporary, about["bytes"])
+                    os.truncate(temporary, description["bytes"])
         mark_used(path)
         return path
 
@@ -145,25 +145,25 @@ class RemoteFolder:
 
         expected = self.files[name]["sha256"]
         with path.open("wb") as file:
-            found = self._hash(name, write, wait)
-        if found != expected:
+            present_hash = self._hash(name, write, wait)
+        if present_hash != expected:
             raise UserError(
                 f"Expected the file with SHA-256 {expected[:16]} at {self.address}/{name}, found one with "
-                f"{found[:16]}: it was changed, or written again after the dataset was opened; open "
+                f"{present_hash[:16]}: it was changed, or written again after the dataset was opened; open "
                 "the dataset again, or upload the file again."
             )
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
         """Compare all objects with the manifest, without storing them; `advance` gets the number of bytes read."""
         faults = []
-        for name, about in self.files.items():
+        for name, description in self.files.items():
             try:
-                found = self._hash(name, lambda piece: advance and advance(len(piece)))
+                present_hash = self._hash(name, lambda piece: advance and advance(len(piece)))
             except UserError as error:
-                faults.append(Fault(name, f"{about['bytes']} bytes", str(error)))
+                faults.append(Fault(name, f"{description['bytes']} bytes", str(error)))
             else:
-                if found != about["sha256"]:
-                    faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {found}"))
+                if present_hash != description["sha256"]:
+                    faults.append(Fault(name, f"sha256 {description['sha256']}", f"sha256 {present_hash}"))
         return faults
 
     def _hash(self, name: str, use: Callable[[bytes], Any], wait: Callable[[float], bool] = sleep) -> str:
@@ -175,14 +175,14 @@ class RemoteFolder:
         return digest.hexdigest()
 
 
-def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
+def _is_there(path: Path, description: Mapping[str, Any]) -> bool:
     """Whether a fetched file still exists; its bytes were checked before it got its name."""
     try:
-        return path.stat().st_size == about["bytes"]
+        return path.stat().st_size == description["bytes"]
     except OSError:
         return False
 
 
-def _is_whole(path: Path, about: Mapping[str, Any]) -> bool:
+def _is_whole(path: Path, description: Mapping[str, Any]) -> bool:
     """Whether a fetched file still exists with the same bytes."""
-    return _is_there(path, about) and is_as_written(path, about)
+    return _is_there(path, description) and is_as_written(path, description)

@@ -38,20 +38,20 @@ def export(run: Run, config: ExportConfig, progress: Progress) -> list[str]:
     target = Path(config.target)
     # The files of one export belong together; two exports at the same time could leave a mixture.
     with hold(target):
-        lines = [each.line for each in exports[config.to](run, target, config, progress)]
+        lines = [written.line for written in exports[config.to](run, target, config, progress)]
     has_mask = config.to == "olmo" and config.olmo.tokens  # a file says which tokens count
     if config.to != "npy" and not has_mask and any(dataset.has_loss_mask for dataset in run.datasets):
         lines.append("The files do not say which tokens are answers of chats: all tokens count towards the loss.")
     return lines
 
 
-def _single(run: Run, what: str) -> Dataset:
+def _single(run: Run, format_name: str) -> Dataset:
     """Return the only dataset of a run; `what` gives the reason why several datasets raise an error."""
-    dataset, *others = run.datasets
-    if others:
+    dataset, *other_datasets = run.datasets
+    if other_datasets:
         raise UserError(
-            f"Expected a run of one dataset, for {what}, found {len(run.datasets)} datasets; `--to npy` and `--to "
-            "maxtext` take several."
+            f"Expected a run of one dataset, for {format_name}, found {len(run.datasets)} datasets; `--to npy` and "
+            "`--to maxtext` take several."
         )
     return dataset
 
@@ -76,8 +76,8 @@ def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) 
     written = []
     if options.description is not None:
         path = Path(options.description)
-        about = megatron.read_description(path, sequence_length=length, num_positions=len(order))
-        megatron.check_prefix(str(json.loads(about).get("dataset_path")), lengths)
+        description = megatron.read_description(path, sequence_length=length, num_positions=len(order))
+        megatron.check_prefix(str(json.loads(description).get("dataset_path")), lengths)
     else:
         tokenizer, prefix = _identifiers(options.tokenizer), options.prefix
         if prefix is not None:
@@ -93,9 +93,9 @@ def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) 
         num_samples = options.num_samples
         if num_samples is None and not run.is_bijection:
             num_samples = len(order)
-        about = megatron.Description(prefix, num_samples, seed, length, options.split, tokenizer).text
+        description = megatron.Description(prefix, num_samples, seed, length, options.split, tokenizer).text
     arrays = indices.document_index, indices.sample_index
-    return [*written, megatron.write_megatron(order, *arrays, about, target, overwrite=config.overwrite)]
+    return [*written, megatron.write_megatron(order, *arrays, description, target, overwrite=config.overwrite)]
 
 
 def _olmo(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
@@ -124,9 +124,9 @@ def _identifiers(tokenizer: str | None) -> Mapping[str, Any]:
     if tokenizer is None:
         raise UserError(f"Expected --megatron.tokenizer, which decides the cache's name, found nothing; {hint}.")
     try:
-        found = json.loads(Path(tokenizer).read_text("utf-8") if tokenizer.endswith(".json") else tokenizer)
+        tokenizer_values = json.loads(Path(tokenizer).read_text("utf-8") if tokenizer.endswith(".json") else tokenizer)
     except (OSError, ValueError) as error:
         raise UserError(f"Expected JSON in --megatron.tokenizer, found {tokenizer!r} ({error}); {hint}.") from None
-    if not isinstance(found, dict):
-        raise UserError(f"Expected a JSON object in --megatron.tokenizer, found {found!r}; {hint}.")
-    return found
+    if not isinstance(tokenizer_values, dict):
+        raise UserError(f"Expected a JSON object in --megatron.tokenizer, found {tokenizer_values!r}; {hint}.")
+    return tokenizer_values

@@ -84,8 +84,8 @@ class LevanterDataset:
     def _read(self, indices: Sequence[int]) -> list[Any]:
         positions = np.asarray(indices, np.int64)
         if len(positions) and not 0 <= positions.min() <= positions.max() < len(self.run):
-            found = f"{positions.min()} .. {positions.max()}"
-            raise IndexError(f"Expected positions in 0 .. {len(self.run) - 1}, found {found}.")
+            limits = f"{positions.min()} .. {positions.max()}"
+            raise IndexError(f"Expected positions in 0 .. {len(self.run) - 1}, found {limits}.")
         rows = self.source.read(self.run.at(positions))
         # Levanter shifts the tokens itself: its loss at t is the loss of token t + 1. So the tokens are our inputs, and
         # a weight is 0 where our targets are masked. Levanter numbers padding -1 and the first segment 0; we use 0 and

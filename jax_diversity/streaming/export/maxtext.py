@@ -82,7 +82,7 @@ def write_maxtext(
         group_size = max(1, min(_LARGEST_GROUP, _GROUP_BYTES // (3 * length)))
     counts = file_counts(len(run), per_file)
     paths = record_paths(folder, _STEM, len(counts))
-    about = {
+    description = {
         "dataset": run.identity,
         "ordering": run.fingerprint,
         "num_sequences": len(run),
@@ -95,7 +95,7 @@ def write_maxtext(
     with hold(folder):
         for path in (folder / _MARK, settings):
             remove_leftovers(folder, path.name)
-        _claim(folder, about, overwrite)
+        _claim(folder, description, overwrite)
         # Records do not contain their sequence numbers: `order.json` identifies the order of the files. If it matches,
         # a file with the right number of records is complete and is kept.
         source = SequenceSource(run, ("inputs", "inputs_segmentation"), merge_segments=True)
@@ -155,25 +155,25 @@ def _settings(folder: Path, sequence_length: int) -> str:
     )
 
 
-def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
+def _claim(folder: Path, description: dict[str, object], overwrite: bool) -> None:
     """Raise a `UserError` for a folder with other files, or empty it if `overwrite` is set.
 
     MaxText reads all files that match the pattern in its settings.
     """
-    mark, found = folder / _MARK, sorted(folder.glob(f"{_STEM}-*.array_record"))
+    mark, written_files = folder / _MARK, sorted(folder.glob(f"{_STEM}-*.array_record"))
     with suppress(OSError, ValueError):  # there is no mark, or it is damaged
-        if json.loads(mark.read_bytes()) == about:
+        if json.loads(mark.read_bytes()) == description:
             return
-    if (mark.exists() or found) and not overwrite:
+    if (mark.exists() or written_files) and not overwrite:
         raise UserError(
-            f"Expected an empty folder, or the same export, at {folder}, found {(found or [mark])[0].name} of "
+            f"Expected an empty folder, or the same export, at {folder}, found {(written_files or [mark])[0].name} of "
             "another export; choose another target, or replace it with --overwrite."
         )
     # The mark is removed first and written last: after a kill in between no export accepts the folder as its own.
     mark.unlink(missing_ok=True)
-    for path in found:
+    for path in written_files:
         path.unlink()
-    write_json(mark, about)
+    write_json(mark, description)
 
 
 def encode_examples(

@@ -64,7 +64,7 @@ class Description:
     @property
     def text(self) -> str:
         """The description, byte for byte as Megatron writes it."""
-        about = {
+        description = {
             "class": _CLASS,
             "dataset_path": self.dataset_path,
             "num_samples": self.num_samples,
@@ -75,7 +75,7 @@ class Description:
             "split_matrix": None if self.split is None else split_matrix(self.split),
             "tokenizer": dict(self.tokenizer),
         }
-        return json.dumps(about, indent=4)
+        return json.dumps(description, indent=4)
 
 
 def description_hash(text: str) -> str:
@@ -104,8 +104,8 @@ def read_description(path: Path, *, sequence_length: int, num_positions: int) ->
     """
     try:
         text = path.read_text(encoding="utf-8")
-        about = json.loads(text)
-        found = {name: about[name] for name in ("class", "index_split", "sequence_length", "num_samples")}
+        description = json.loads(text)
+        values = {name: description[name] for name in ("class", "index_split", "sequence_length", "num_samples")}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"Expected a description that Megatron wrote at {path}, found no description ({error}); name the file "
@@ -117,12 +117,12 @@ def read_description(path: Path, *, sequence_length: int, num_positions: int) ->
             f"Expected a text with the hash {name[1]} in {path}, found {description_hash(text)}: restore the file."
         )
     for key, value in {"class": _CLASS, "index_split": _SPLIT, "sequence_length": sequence_length}.items():
-        if found[key] != value:
+        if values[key] != value:
             raise UserError(
-                f"Expected {key} {value!r} in {path}, found {found[key]!r}; name the description of the training run "
+                f"Expected {key} {value!r} in {path}, found {values[key]!r}; name the description of the training run "
                 "that will read this export."
             )
-    _check_num_samples(found["num_samples"], num_positions)
+    _check_num_samples(values["num_samples"], num_positions)
     return text
 
 

@@ -141,7 +141,7 @@ def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance:
     num_rows = max(1, _TOKENS_AT_A_TIME // length)
     paths = (path, path.with_name("label_mask.npy"))[: 1 + has_mask]
     with ExitStack() as files:
-        opened = [files.enter_context(new_file(each, overwrite=overwrite)) for each in paths]
+        opened = [files.enter_context(new_file(path, overwrite=overwrite)) for path in paths]
         file, *masks = [files.enter_context(temporary.open("wb")) for temporary in opened]
         for first in range(0, len(source), num_rows):
             indices: Int64[np.ndarray, " row"] = np.arange(first, min(first + num_rows, len(source)))

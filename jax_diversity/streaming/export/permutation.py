@@ -61,12 +61,12 @@ def write_places(run: Run, path: Path, *, overwrite: bool = False) -> Written:
     There is one object per dataset: `path` as in the run, `first` (the number of its first sequence), `num_sequences`
     and `fingerprint`. A UserError is raised if another file exists.
     """
-    about = [
+    parts = [
         {"path": address, "first": first, "num_sequences": size, "fingerprint": dataset.fingerprint}
         for address, first, size, dataset in zip(
             run.addresses, run.offsets.tolist(), run.sizes, run.datasets, strict=False
         )
     ]
     with new_file(path, overwrite=overwrite) as temporary:
-        temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    return Written((path,), f"{path}: which of the {len(about)} datasets a number belongs to.")
+        temporary.write_text(json.dumps(parts, indent=2) + "\n", encoding="utf-8")
+    return Written((path,), f"{path}: which of the {len(parts)} datasets a number belongs to.")

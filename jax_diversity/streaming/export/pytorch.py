@@ -151,12 +151,12 @@ class OrderedBatchSampler:
         A state of another version of a stored run is accepted if both versions have the same sequences before it.
         """
         position, run = state.get("position"), self._run
-        for name, own in self._fingerprints.items():
-            found = str(state.get(name))
-            agrees = name == "ordering_fingerprint" and isinstance(position, int) and run.continues(position, found)
-            if found != own and not agrees:
+        for name, fingerprint in self._fingerprints.items():
+            stored = str(state.get(name))
+            agrees = name == "ordering_fingerprint" and isinstance(position, int) and run.continues(position, stored)
+            if stored != fingerprint and not agrees:
                 raise UserError(
-                    f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "
-                    f"{found[:16]}; open the one that training began with."
+                    f"Expected a state of the {name.removesuffix('_fingerprint')} {fingerprint[:16]}, found "
+                    f"{stored[:16]}; open the one that training began with."
                 )
         self.position = as_whole_number("the state's position", position, 0, self.end)

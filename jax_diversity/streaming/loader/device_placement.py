@@ -50,12 +50,12 @@ class DevicePlacement:
         except ValueError as error:
             if isinstance(self.sharding, NamedSharding):
                 spec, mesh = self.sharding.spec, self.sharding.mesh
-                found = f"the sharding {spec} over the axes {dict(mesh.shape)}"
+                placement = f"the sharding {spec} over the axes {dict(mesh.shape)}"
             else:
-                found = in_one_line(error)
+                placement = in_one_line(error)
             raise UserError(
                 f"Expected a sharding that divides batches of {self.num_rows} rows and {length} tokens evenly, found "
-                f"{found}; choose another global_batch_size or mesh."
+                f"{placement}; choose another global_batch_size or mesh."
             ) from None
         # If only the rows are sharded, a device has one slice, and all columns.
         return {
@@ -143,10 +143,10 @@ class DevicePlacement:
 
 def _narrowed(field: str, numbers: np.ndarray) -> np.ndarray:
     """Convert numbers to JAX's type, by default int32. JAX itself would truncate larger numbers without an error."""
-    held = numbers.astype(jax.dtypes.canonicalize_dtype(numbers.dtype))
-    if (held != numbers).any():
+    values = numbers.astype(jax.dtypes.canonicalize_dtype(numbers.dtype))
+    if (values != numbers).any():
         raise UserError(
-            f"Expected numbers up to {np.iinfo(held.dtype).max} in {field}, found {numbers.max()}; to use larger "
+            f"Expected numbers up to {np.iinfo(values.dtype).max} in {field}, found {numbers.max()}; to use larger "
             'numbers in JAX, call jax.config.update("jax_enable_x64", True).'
         )
-    return held
+    return values

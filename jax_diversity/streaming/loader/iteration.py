@@ -57,12 +57,12 @@ class OrderedBatches(grain.MapDataset[Batch]):
     def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and types of the arrays in all batches after the start position, for Grain's `get_element_spec`."""
         settings, windows = self.windows.settings, self.windows
-        (start, length), *others = windows.lengths_from(settings.start_position) or windows.lengths
-        if others:
+        (start, length), *other_lengths = windows.lengths_from(settings.start_position) or windows.lengths
+        if other_lengths:
             raise UserError(
                 f"Expected batches of one shape for an element spec, found sequences of {length} "
-                f"tokens at position {start} and of {others[0][1]} from position {others[0][0]} on; use the shape of "
-                "each batch instead."
+                f"tokens at position {start} and of {other_lengths[0][1]} from position {other_lengths[0][0]} on; use "
+                "the shape of each batch instead."
             )
         shapes = dict.fromkeys(settings.fields, ((windows.num_rows, length), settings.dtype))
         shapes |= {field: ((windows.num_rows,), dtype) for field, dtype in self.source.origins.items()}
@@ -198,16 +198,16 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 "restore the state as it was" if position < 0 else "give the loader as many epochs as the run that was"
             )
             raise UserError(f"Expected a position in 0 .. {self._windows.end}, found {position}; {todo} saved.")
-        known = {
+        agrees = {
             "dataset": state["dataset"] == self._batches.run.identity,
             "ordering": self._batches.run.continues(position, state["ordering"]),
         }
-        for name, fits in known.items():
+        for name, fits in agrees.items():
             if not fits:
-                own = self._state(position)[name]
+                expected = self._state(position)[name]
                 raise UserError(
                     f"The checkpoint was made with the {name} of fingerprint {str(state[name])[:16]}, this loader's is "
-                    f"{own[:16]}; open the {name} of the checkpoint (a build of the same documents with the "
+                    f"{expected[:16]}; open the {name} of the checkpoint (a build of the same documents with the "
                     "same settings into a new folder makes the same one again), or start a new run."
                 )
         self._windows.check_lengths(position)
@@ -254,8 +254,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             batch = self._pending.popleft()
             # We submit another batch before we wait for this one, so that the queue stays full.
             workers = self._submit(self._position + self._windows.step)
-            made = workers.result(batch)
-            return made if self._finish is None else self._finish(made)
+            result = workers.result(batch)
+            return result if self._finish is None else self._finish(result)
         except BaseException as error:
             if isinstance(error, Exception):
                 self._assert_not_closed()  # another thread closed the iterator while this one waited

@@ -69,7 +69,7 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
         ...     batch["inputs"].shape
         (64, 512)
     """
-    what = {name: options.pop(name, None) for name in ("ordering", "cache_folder")}
+    run_options = {name: options.pop(name, None) for name in ("ordering", "cache_folder")}
     split = options.pop("split", "train")
     check_one_of("split", split, ("train", "validation"))
     if split == "train":
@@ -77,13 +77,17 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
             raise UserError(
                 'Expected split="validation" with named datasets, found split="train"; give a list, or a run.'
             )
-        run = as_run(datasets, **what)
+        run = as_run(datasets, **run_options)
         loader = _loader(run, options)
         _warn_of_chats(run, loader, "loss_mask" in options)
         _warn_of_rows(run, loader)
         return loader
     options = {"drop_remainder": False, **options}
-    named = _named_runs(datasets, **what) if isinstance(datasets, Mapping) else {"": validation_run(datasets, **what)}
+    named = (
+        _named_runs(datasets, **run_options)
+        if isinstance(datasets, Mapping)
+        else {"": validation_run(datasets, **run_options)}
+    )
     warn_of_validation(named.values())
     loaders = {name: _loader(run, options) for name, run in named.items()}
     return loaders if isinstance(datasets, Mapping) else loaders[""]
@@ -107,9 +111,9 @@ def _warn_of_chats(run: Run, loader: Loader, is_chosen: bool) -> None:
                 "on the answers, or loss_mask='all' if this is meant."
             )
         return
-    num_empty = sum(each.counts("pack").get("num_sequences_without_targets", 0) for each in chats)
+    num_empty = sum(dataset.counts("pack").get("num_sequences_without_targets", 0) for dataset in chats)
     size = settings.global_batch_size
-    expected = (num_empty / max(sum(each.num_sequences for each in run.datasets), 1)) ** size * (len(run) // size)
+    expected = (num_empty / max(sum(dataset.num_sequences for dataset in run.datasets), 1)) ** size * (len(run) // size)
     if expected >= _LIKELY:
         warn(
             f"Batches of {size} without a target are likely (about {max(round(expected), 1):,} of {len(run) // size:,} "
@@ -120,7 +124,7 @@ def _warn_of_chats(run: Run, loader: Loader, is_chosen: bool) -> None:
 
 def _warn_of_rows(run: Run, loader: Loader) -> None:
     """Warn if a dataset has rows that go on from batch to batch, and the batches of the run do not."""
-    size, num_rows = loader.batches.windows.settings.global_batch_size, [each.num_rows for each in run.datasets]
+    size, num_rows = loader.batches.windows.settings.global_batch_size, [dataset.num_rows for dataset in run.datasets]
     if any(num_rows) and (len(num_rows) > 1 or run.info.get("method") != "corpus_order" or size != num_rows[0]):
         warn(
             f"The text of this dataset goes on in {max(num_rows)} rows from batch to batch, but not in these batches; "
@@ -140,8 +144,8 @@ def _named_runs(datasets: Mapping[Any, Any], ordering: Any, cache_folder: Any) -
         runs[name] = each if isinstance(each, Run) else validation_run(each, cache_folder=cache_folder)
     spaces = {name: [dataset.feature_space for dataset in run.datasets] for name, run in runs.items()}
     first = next(iter(spaces))
-    for name, found in spaces.items():
-        if {*found} != {*spaces[first]} or len({*found}) > 1:
+    for name, names_of_space in spaces.items():
+        if {*names_of_space} != {*spaces[first]} or len({*names_of_space}) > 1:
             raise UserError(
                 f"Expected datasets with the tokenizer and the families of {first!r}, found others in {name!r}; build "
                 f"{name!r} with features_from."

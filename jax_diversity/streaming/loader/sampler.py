@@ -116,9 +116,9 @@ class OrderSampler:
     ) -> None:
         self._run = as_run(run, ordering)
         if len(self._run.lengths) > 1:
-            found = ", ".join(str(length) for _, length in self._run.lengths)
+            lengths = ", ".join(str(length) for _, length in self._run.lengths)
             raise UserError(
-                f"Expected a run with sequences of one length, found the lengths {found}; read it with make_loader."
+                f"Expected a run with sequences of one length, found the lengths {lengths}; read it with make_loader."
             )
         settings = LoaderSettings.checked(
             global_batch_size=global_batch_size,

@@ -79,40 +79,40 @@ class LoaderSettings:
     """L, the sequence length that the model expects; a run with another length is refused. None accepts any length."""
 
     @classmethod
-    def checked(cls, **given: Any) -> LoaderSettings:
+    def checked(cls, **values: Any) -> LoaderSettings:
         """Make settings from keyword arguments; a `UserError` names the first one that is unknown or not valid."""
-        known = cls.__dataclass_fields__
-        for name in given:
-            if name not in known:
-                listed = f"{', '.join(known)}{did_you_mean(name, known)}"
+        fields_of_class = cls.__dataclass_fields__
+        for name in values:
+            if name not in fields_of_class:
+                listed = f"{', '.join(fields_of_class)}{did_you_mean(name, fields_of_class)}"
                 raise UserError(f"Unknown setting {quoted(name)}: expected one of {listed}")
-        if "global_batch_size" not in given:
+        if "global_batch_size" not in values:
             raise UserError("Expected global_batch_size, the number of sequences of a batch, found none.")
         # Whole numbers are converted to int for JSON, because the position in a saved state is computed from them.
         for name, smallest in _SMALLEST.items():
-            if name in given and not (name in _MAY_BE_NONE and given[name] is None):
-                given[name] = as_whole_number(name, given[name], smallest)
-        names = {} if given.get("names") is None else given["names"]
+            if name in values and not (name in _MAY_BE_NONE and values[name] is None):
+                values[name] = as_whole_number(name, values[name], smallest)
+        names = {} if values.get("names") is None else values["names"]
         if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f'Expected names as a mapping of fields to names, {{"inputs": "tokens"}}, found {names!r}.')
-        given["names"] = dict(names)
-        given["fields"] = fields = as_fields(given.get("fields", FIELDS))
-        _check_names(fields, given["names"])
-        for name in {"drop_remainder", "merge_segments"} & given.keys():
-            if not isinstance(given[name], bool | np.bool_):  # other values would silently be used as True or False
-                raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
-        check_one_of("loss_mask", given.get("loss_mask", "all"), get_args(LossMask))
-        if given.get("loss_mask") == "answers" and "targets_segmentation" not in fields:
+        values["names"] = dict(names)
+        values["fields"] = fields = as_fields(values.get("fields", FIELDS))
+        _check_names(fields, values["names"])
+        for name in {"drop_remainder", "merge_segments"} & values.keys():
+            if not isinstance(values[name], bool | np.bool_):  # other values would silently be used as True or False
+                raise UserError(f"Expected {name} to be True or False, found {values[name]!r}.")
+        check_one_of("loss_mask", values.get("loss_mask", "all"), get_args(LossMask))
+        if values.get("loss_mask") == "answers" and "targets_segmentation" not in fields:
             raise UserError(
                 "Expected targets_segmentation among the fields with loss_mask=answers, which is 0 where no loss is "
                 f"counted, found {', '.join(fields)}; add it."
             )
-        if (sharding := given.get("sharding")) is not None:
-            _check_sharding(sharding, given.get("num_hosts", 1))
-        check_one_of("decode", given.get("decode", "host"), ("host", "device"))
-        on_devices = sharding is not None or given.get("decode") == "device"
-        given["dtype"] = _dtype_name(given.get("dtype", "int32"), on_devices=on_devices)
-        settings = cls(**given)
+        if (sharding := values.get("sharding")) is not None:
+            _check_sharding(sharding, values.get("num_hosts", 1))
+        check_one_of("decode", values.get("decode", "host"), ("host", "device"))
+        on_devices = sharding is not None or values.get("decode") == "device"
+        values["dtype"] = _dtype_name(values.get("dtype", "int32"), on_devices=on_devices)
+        settings = cls(**values)
         if settings.num_workers and not settings.num_prefetch:
             raise UserError("Expected num_prefetch >= 1 with num_workers, found 0: workers make batches ahead.")
         return settings
@@ -230,24 +230,24 @@ class Windows:
         """Return pairs (position, L): L at a position, and all changes of L in this and the next two epochs."""
         if not self.lengths or position >= self.end:
             return []
-        found, epoch = [(position, self.length_at(position))], position - position % self.num_positions
+        lengths, epoch = [(position, self.length_at(position))], position - position % self.num_positions
         for start in (epoch, epoch + self.num_positions, epoch + 2 * self.num_positions):
             for first, length in self.lengths:
-                if position < start + first < self.end and length != found[-1][1]:
-                    found.append((start + first, length))
-        return found
+                if position < start + first < self.end and length != lengths[-1][1]:
+                    lengths.append((start + first, length))
+        return lengths
 
     def check_lengths(self, position: int) -> None:
         """Raise an error if a batch after a position contains two lengths, or does not have the settings' length."""
         # Three epochs are enough: if the batches fit two whole epochs, they also fit all later epochs.
-        settings, found = self.settings, self.lengths_from(position)
-        for first, length in found:
+        settings, lengths = self.settings, self.lengths_from(position)
+        for first, length in lengths:
             if settings.sequence_length not in (None, length):
                 raise UserError(
                     f"Expected sequences of {settings.sequence_length} tokens, found {length} from position {first} "
                     f"on; pack with packing.sequence_length={settings.sequence_length}, or give the model that length."
                 )
-        for (_, before), (first, length) in pairwise(found):
+        for (_, before), (first, length) in pairwise(lengths):
             number, rest = divmod(first - position, settings.global_batch_size)
             if rest and number < self.num_batches(position):
                 raise UserError(
@@ -273,9 +273,9 @@ class Windows:
 
 
 def _check_names(fields: Sequence[str], names: Mapping[str, str]) -> None:
-    known = {*FIELDS, *ORIGIN_FIELDS}
-    if unknown := [name for name in names if name not in known]:
-        raise UserError(f"Expected names of fields ({', '.join(sorted(known))}), found {unknown}.")
+    all_fields = {*FIELDS, *ORIGIN_FIELDS}
+    if unknown := [name for name in names if name not in all_fields]:
+        raise UserError(f"Expected names of fields ({', '.join(sorted(all_fields))}), found {unknown}.")
     named = [names.get(field, field) for field in (*fields, *ORIGIN_FIELDS)]
     if len(set(named)) != len(named):
         raise UserError(f"Expected different names for different fields, found {named}.")

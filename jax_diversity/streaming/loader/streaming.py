@@ -88,20 +88,22 @@ def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
         ...     batch["inputs"].shape
         (64, 512)
     """
-    own = {name: options.pop(name, default) for name, default in _OWN.items()}
+    stream_options = {name: options.pop(name, default) for name, default in _OWN.items()}
     if "num_workers" in options:
         raise UserError("Expected stream_batches without num_workers, found it: threads fetch the files.")
     settings = LoaderSettings.checked(**options)
-    buffer, seed = (as_whole_number(name, own[name]) for name in ("shuffle_buffer", "seed"))
-    num_ahead = as_whole_number("read_ahead_files", own["read_ahead_files"])
-    datasets = open_datasets(dataset, own["cache_folder"])
+    buffer, seed = (as_whole_number(name, stream_options[name]) for name in ("shuffle_buffer", "seed"))
+    num_ahead = as_whole_number("read_ahead_files", stream_options["read_ahead_files"])
+    datasets = open_datasets(dataset, stream_options["cache_folder"])
     if len(datasets) != 1:
         raise UserError(f"Expected one dataset to stream, found {len(datasets)}.")
     run = StreamedRun(datasets[0], settings.end(datasets[0].num_sequences), buffer, seed, num_ahead)
     return Loader(run, StreamedSource(run, **settings.of_arrays), settings)
 
 
-_OWN = {each.name: each.default for each in fields(StreamOptions) if each.name not in LoaderSettings.__annotations__}
+_OWN = {
+    field.name: field.default for field in fields(StreamOptions) if field.name not in LoaderSettings.__annotations__
+}
 
 
 @dataclass(frozen=True)
@@ -241,12 +243,12 @@ class StreamedRun(Run):
         return np.cumsum([0, *self.records.counts], dtype=np.int64)
 
 
-def _random(seed: int, epoch: int, *what: int) -> Any:
+def _random(seed: int, epoch: int, *counters: int) -> Any:
     """Return the function that gives raw numbers of a bit generator.
 
     NumPy guarantees that these numbers never change, unlike the results of `Generator.permutation`.
     """
-    return np.random.PCG64([seed, epoch, *what]).random_raw
+    return np.random.PCG64([seed, epoch, *counters]).random_raw
 
 
 @lru_cache(4)
@@ -291,19 +293,19 @@ class StreamedSource(SequenceSource):
         """Return the arrays of the sequences at some positions. Their files stay on disk during the read."""
         assert positions is not None
         (records,), places = self.readers, self._run.record_places(positions)
-        held: Any = nullcontext()
+        kept_files: Any = nullcontext()
         if self._files is not None:
-            held = self._files.hold(self._run.files(positions, records.files_of(places)))
+            kept_files = self._files.hold(self._run.files(positions, records.files_of(places)))
         if self._ranges is not None:
             self._ranges.request(positions)
-        with held:
+        with kept_files:
             return self._rows(records, sequences, places)
 
     def close(self) -> None:
         """Remove the files, and end the requests."""
-        for own in (self._files, self._ranges):
-            if own is not None:
-                own.close()
+        for cache in (self._files, self._ranges):
+            if cache is not None:
+                cache.close()
 
 
 class StreamedFiles:
@@ -343,8 +345,8 @@ class StreamedFiles:
                     self._fetches[file] = future = Future[None]()
                     path, wait = self.reader.paths[file], self._stopping.wait
                     self._tasks.put((future, partial(self._remote.download, self._names[file], path, wait)))
-            known = {*files.needed, *files.ahead, *files.kept}
-            for file in [file for file in self._fetches if file not in known and not self._in_use[file]]:
+            files_in_use = {*files.needed, *files.ahead, *files.kept}
+            for file in [file for file in self._fetches if file not in files_in_use and not self._in_use[file]]:
                 self._drop(file)
             # Read under the lock: when a fetch fails, the first thread that notices it drops the file, but the other
             # threads still need the future with the error.

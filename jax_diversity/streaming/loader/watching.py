@@ -171,10 +171,10 @@ class BatchMetrics:
             values[f"groups_per_batch/{family}"] = float(np.count_nonzero(tokens))
             values[f"prefix_l2/{family}"] = float(np.sqrt(excess @ excess)) / self._sequence_length
         if self._expected is not None:
-            losses, tokens = (float(each[sequences].sum()) for each in self._expected)
+            losses, tokens = (float(expected[sequences].sum()) for expected in self._expected)
             values |= {"loss_expected": losses / tokens} if tokens else {}
-        known = {name: groups for name, groups in self._spread.items() if groups is not None and groups.size}
-        return values | {f"repeats/{name}": float(num_repeats(groups[sequences])) for name, groups in known.items()}
+        spread = {name: groups for name, groups in self._spread.items() if groups is not None and groups.size}
+        return values | {f"repeats/{name}": float(num_repeats(groups[sequences])) for name, groups in spread.items()}
 
     def _move(self, position: int) -> None:
         """Add the token counts of all positions between the start of the epoch and a position."""
@@ -234,13 +234,13 @@ def _expectation(
             f"Expected the reference losses of one family of {', '.join(counts.families)}, found "
             f"{', '.join(map(repr, reference)) or 'none'}."
         )
-    ((family, given),) = reference.items()
+    ((family, values),) = reference.items()
     matrix = counts.counts[family]
-    losses = _reference_losses(f"reference[{family!r}]", given, matrix.shape[1], "groups")
-    known = np.isfinite(losses)
-    if not known.any() or np.isinf(losses).any():
-        raise UserError(f"Expected finite reference losses of {family!r} (NaN if unknown), found {given!r}.")
-    return matrix @ np.where(known, losses, 0.0), matrix @ known.astype(np.float64)
+    losses = _reference_losses(f"reference[{family!r}]", values, matrix.shape[1], "groups")
+    is_known = np.isfinite(losses)
+    if not is_known.any() or np.isinf(losses).any():
+        raise UserError(f"Expected finite reference losses of {family!r} (NaN if unknown), found {values!r}.")
+    return matrix @ np.where(is_known, losses, 0.0), matrix @ is_known.astype(np.float64)
 
 
 def _reference_losses(name: str, given: Any, number: int, of: str) -> Float64[np.ndarray, " value"]:

@@ -159,16 +159,16 @@ def encode(
     edges = np.zeros(num_rows * sequence_length + 1, np.int8)
     edges[start] += 1
     edges[end] -= 1
-    held = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_).reshape(num_rows, sequence_length)
-    stored[held] = tokens  # NumPy fills the true places of a mask row by row; this is the order of the tokens
-    bits = ~held
-    bits[:, 1:] &= held[:, :-1]
+    has_token = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_).reshape(num_rows, sequence_length)
+    stored[has_token] = tokens  # NumPy fills the true places of a mask row by row; this is the order of the tokens
+    bits = ~has_token
+    bits[:, 1:] &= has_token[:, :-1]
     stored[bits] = padding_mark(tokens.dtype)
     bits.reshape(-1)[start] = True
     starts[:] = np.packbits(bits, axis=1, bitorder="little")
     if loss_mask is not None and loss_mask_bits is not None:
-        bits = np.zeros_like(held)
-        bits[held] = loss_mask
+        bits = np.zeros_like(has_token)
+        bits[has_token] = loss_mask
         loss_mask_bits[:] = np.packbits(bits, axis=1, bitorder="little")
     bodies[:, -_CHECKSUM_BYTES:].view("<u8")[:, 0] = _checksums(bodies)
     return bodies
@@ -232,11 +232,19 @@ def check_bodies(
     mark = _mark(dtype, has_loss_mask, overlap)
     _refuse(header["mark"] != mark, CorruptRecordError, "its format is not version {}, {} tokens", VERSION, dtype)
     if identity is not None:
-        wanted, found = identity_number(identity), header["identity"]
-        _refuse(found != wanted, OtherBuildError, "build {:016x} expected, {:016x} found", wanted, found)
+        own_identity, stored_number = identity_number(identity), header["identity"]
+        _refuse(
+            stored_number != own_identity,
+            OtherBuildError,
+            "build {:016x} expected, {:016x} found",
+            own_identity,
+            stored_number,
+        )
     if expected is not None:
-        found = header["sequence_index"]
-        _refuse(found != expected, CorruptRecordError, "sequence {} expected, {} found", expected, found)
+        stored_number = header["sequence_index"]
+        _refuse(
+            stored_number != expected, CorruptRecordError, "sequence {} expected, {} found", expected, stored_number
+        )
     return Bodies(header["num_tokens"].astype(np.int64), *_parts(bodies, sequence_length, dtype, has_loss_mask))
 
 
@@ -261,9 +269,9 @@ def segment_lengths(bodies: Bodies) -> list[Int64[np.ndarray, " segment"]]:
     num_rows, length = bodies.tokens.shape
     row, column = np.nonzero(np.unpackbits(bodies.starts, axis=1, count=length, bitorder="little"))
     start = row * length + column
-    held = ~bodies.is_padding(start)
-    lengths = np.diff(start, append=num_rows * length)[held]
-    return np.split(lengths, np.searchsorted(row[held], np.arange(1, num_rows)))[:num_rows]
+    is_segment = ~bodies.is_padding(start)
+    lengths = np.diff(start, append=num_rows * length)[is_segment]
+    return np.split(lengths, np.searchsorted(row[is_segment], np.arange(1, num_rows)))[:num_rows]
 
 
 def padding_mark(dtype: np.dtype) -> np.ndarray:

@@ -179,18 +179,18 @@ def _runs(bodies: Bodies, merge_segments: bool) -> tuple[np.ndarray, np.ndarray,
     if not merge_segments and (bodies.num_tokens == length).all():  # no padding: this saves a third of the time
         number = np.arange(1, len(start) + 1) - np.flatnonzero(column == 0)[row]
         return start, _lengths(start, num_rows * length), number
-    held = ~bodies.is_padding(start)
+    is_segment = ~bodies.is_padding(start)
     if merge_segments:  # a segment is joined to the segment directly before it
-        apart = (column == 0) | ~held
-        apart[1:] |= ~held[:-1]
-        start, held = start[apart], held[apart]
+        apart = (column == 0) | ~is_segment
+        apart[1:] |= ~is_segment[:-1]
+        start, is_segment = start[apart], is_segment[apart]
         number = np.ones(len(start), np.int64)
     else:
-        number = np.cumsum(held)
+        number = np.cumsum(is_segment)
         # We count segments over all rows and subtract the segments of the previous rows. Every row begins with a run.
         first = np.flatnonzero(column == 0)
-        number -= (number - held)[first][row]
-    number[~held] = 0
+        number -= (number - is_segment)[first][row]
+    number[~is_segment] = 0
     return start, _lengths(start, num_rows * length), number
 
 

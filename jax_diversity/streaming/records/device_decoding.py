@@ -64,18 +64,18 @@ def _arrays(
     # A place belongs to the run with the last start before it. The number of a run is twice its start, plus 1 for a
     # segment, so that one maximum over the places before gives the start and the kind.
     run = jax.lax.cummax(jnp.where(begins, 2 * place + ~is_padding, 0), axis=1)
-    held = run & 1
+    in_segment = run & 1
     if merge_segments:  # a segment is joined to the segment directly before it
-        begins &= is_padding | (jnp.pad(held, ((0, 0), (1, 0)))[:, :-1] == 0)
-        number, position = held, place * held
+        begins &= is_padding | (jnp.pad(in_segment, ((0, 0), (1, 0)))[:, :-1] == 0)
+        number, position = in_segment, place * in_segment
     else:
-        number = jnp.cumsum(begins & ~is_padding, axis=1, dtype=jnp.int32) * held
-        position = (place - (run >> 1)) * held
+        number = jnp.cumsum(begins & ~is_padding, axis=1, dtype=jnp.int32) * in_segment
+        position = (place - (run >> 1)) * in_segment
     has_target = ~begins[:, 1:]  # the last token of a run has no next token
     targets_segmentation = number[:, :-1] * has_target
     if loss_mask is not None:
         targets_segmentation *= _unpacked(loss_mask, num_places)[:, 1:]
-    made = {
+    batch = {
         "inputs": values[:, :-1],
         "targets": values[:, 1:] * has_target,
         "inputs_segmentation": number[:, :-1],
@@ -83,7 +83,7 @@ def _arrays(
         "inputs_position": position[:, :-1],
         "targets_position": position[:, :-1],
     }
-    return [made[field][:, slice(*columns)].astype(dtype) for field in fields]
+    return [batch[field][:, slice(*columns)].astype(dtype) for field in fields]
 
 
 def _unpacked(bits: UInt8[Array, "row byte"], count: int) -> Array:

@@ -121,10 +121,10 @@ class RecordFile:
     def _read_into(self, part: UInt8[np.ndarray, " byte"], start: int) -> None:
         assert self._descriptor is not None
         try:
-            found = os.preadv(self._descriptor, [part.data], start)
+            num_bytes = os.preadv(self._descriptor, [part.data], start)
         except OSError as error:
             raise _unreadable(self._path, error) from None
-        if found < len(part):
+        if num_bytes < len(part):
             raise UserError(f"Expected {self._path} as it was opened, found it cut short; {REPAIR}.")
 
 

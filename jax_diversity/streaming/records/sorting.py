@@ -170,7 +170,7 @@ def _bucket(
         raise _damaged(runs[0].parent, "other places than those of the order")
     # A stable sort: the segments of a sequence stay in their order.
     by_place = np.argsort(np.concatenate(owners), kind="stable")
-    found, ends = np.concatenate(documents)[by_place], np.cumsum(num_segments)
+    documents_by_place, ends = np.concatenate(documents)[by_place], np.cumsum(num_segments)
     for part in np.array_split(np.arange(len(sequences)), max(1, bodies.nbytes // 2**22)):
         try:
             check_bodies(
@@ -182,7 +182,9 @@ def _bucket(
             )
         except CorruptRecordError as error:
             raise _damaged(runs[0].parent, error) from None
-        yield Encoded(bodies[part], num_segments[part], found[ends[part[0]] - num_segments[part[0]] : ends[part[-1]]])
+        yield Encoded(
+            bodies[part], num_segments[part], documents_by_place[ends[part[0]] - num_segments[part[0]] : ends[part[-1]]]
+        )
 
 
 def _damaged(path: Path, reason: object) -> UserError:

@@ -28,9 +28,9 @@ def open_records(stored: StoredStages, layout: Path | None, *, memory_map: bool)
     overlap = stored.number("pack", "overlap")
     paths, fetch = stored.files_to_fetch("write", f"{RECORDS}/{part}-", ".array_record")
     per_file = counts["records"][part]
-    if (found := counts.get("format", 5)) != VERSION:  # the manifest did not have the format before version 6
+    if (version := counts.get("format", 5)) != VERSION:  # the manifest did not have the format before version 6
         raise UserError(
-            f"Expected records of format {VERSION} in {stored.root}, found format {found}; run `jax-diversity write` "
+            f"Expected records of format {VERSION} in {stored.root}, found format {version}; run `jax-diversity write` "
             "again, with the version of jax-diversity that reads them."
         )
     if counts["dtype"] not in ("uint16", "int32"):

@@ -248,8 +248,8 @@ def write_array_record(
                     advance(len(chunk))
             finally:
                 writer.close()  # this writes the footer, and raises an error if a write has failed
-            if (found := count_of(temporary)) != count:
-                raise OSError(f"{found} of {count} records arrived on disk")
+            if (num_written := count_of(temporary)) != count:
+                raise OSError(f"{num_written} of {count} records arrived on disk")
     except (OSError, RuntimeError) as error:
         reason = str(error).split(";")[0]
         raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
