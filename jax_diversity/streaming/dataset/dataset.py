@@ -375,8 +375,8 @@ class Dataset(
             warn(
                 f"This ordering was made from other token counts ({made_of[:16]}) than the dataset's orderings "
                 f"({', '.join(sorted(mark[:16] for mark in characteristics))}). Ignore this warning if you used your "
-                "own weights or counts; to avoid it, pass `ordering.indices`. If not, the ordering may belong to another "
-                "dataset.",
+                "own weights or counts; to avoid it, pass `ordering.indices`. If not, the ordering may belong to "
+                "another dataset.",
             )
 
     @cached_property
