@@ -31,7 +31,7 @@ from jax_diversity.streaming.run.inspection import (
     SegmentView,
     SequenceView,
 )
-from jax_diversity.streaming.run.inspection_text import batch_json, batch_table, uses_table
+from jax_diversity.streaming.run.inspection_text import AllBatches, batch_json, batch_table, uses_table
 from jax_diversity.streaming.run.measures_text import size_label, sparkline
 from tests.support.synthetic import synthetic_characteristics
 
@@ -143,6 +143,9 @@ def test_inspect_shows_what_its_json_holds(built: Path, capsys: pytest.CaptureFi
         assert about["all_batches"]["share_worse"] == pytest.approx(np.mean(others > about["total_variation"]))
         assert f"{about['total_variation']:.3f}" in text
         assert f"{others.max():.3f}" in text
+    repeats = found["steps_with_repeats"]
+    assert f"{len(repeats)} of {len(others)} batches have two rows of one document" in text
+    assert (1 in repeats) == (found["num_repeats"] > 0)
     assert main([*inspect, "--no-compare"]) == 0
     assert "better than" not in capsys.readouterr().out
     document = found["sequences"][0]["segments"][0]["about"]["id"]
@@ -182,13 +185,14 @@ def test_hostile_text_is_text() -> None:
     names = ["\x1b[31mred", "right\u202eto left", "tab\tnew\nline", "\ud800lone", "[bold]markup[/bold]", "x" * 300]
     batch = batch_of(names)
     deviations = {family: np.linspace(0.1, 0.4, 9) for family in batch.families}
-    text = batch_table(batch, ONE, 2, deviations)
+    all_batches = AllBatches(deviations, np.arange(9))
+    text = batch_table(batch, ONE, 2, all_batches)
     assert width(text) <= 80
     assert not {"\x1b", "\u202e", "\t", "\ud800"} & set(text)
     assert "[bold]markup" in text
     assert "end-0" in text, "the end of a long id, where ids differ"
     assert "... and 1 row more" in text
-    assert strict_json(batch_json(batch, deviations))["step"] == 12_345_678
+    assert strict_json(batch_json(batch, all_batches))["step"] == 12_345_678
 
 
 @pytest.mark.parametrize(
@@ -198,7 +202,7 @@ def test_hostile_text_is_text() -> None:
 def test_all_are_worse_only_where_all_are(better: int, equal: int, worse: int, shown: str) -> None:
     deviations = np.repeat([0.1, 0.25, 0.4], [better, equal, worse])
     batch = batch_of(["family"])
-    text = batch_table(batch, ONE, 1, {"family": deviations})
+    text = batch_table(batch, ONE, 1, AllBatches({"family": deviations}, np.zeros(0, np.int64)))
     row = next(line for line in text.splitlines() if line.startswith("family ") and " 0.250 " in line)
     assert re.search(rf" 0\.250 +{re.escape(shown)} ", row)
 

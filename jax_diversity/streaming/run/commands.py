@@ -213,6 +213,7 @@ def inspect(
     from jax_diversity.streaming.run.history import document_history
     from jax_diversity.streaming.run.inspection import Inspector, chat_turns, unknown_document
     from jax_diversity.streaming.run.inspection_text import (
+        AllBatches,
         batch_json,
         batch_table,
         document_json,
@@ -257,5 +258,5 @@ def inspect(
         return
     host = {"host_index": rank or 0, "num_hosts": num_hosts}
     batch = inspector.batch(step, **host, compare=compare)
-    deviations = inspector.deviations(**host) if compare else None
-    show(batch_json(batch, deviations) if json else batch_table(batch, run, rows, deviations))
+    all_batches = AllBatches(inspector.deviations(**host), inspector.steps_with_repeats(**host)) if compare else None
+    show(batch_json(batch, all_batches) if json else batch_table(batch, run, rows, all_batches))

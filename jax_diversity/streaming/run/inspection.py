@@ -183,15 +183,27 @@ class Inspector:
 
     def deviations(self, *, host_index: int = 0, num_hosts: int = 1) -> dict[str, Float64[np.ndarray, " batch"]]:
         """The total variation between each whole batch (or a host's rows of it) and the run: family -> (batch,)."""
-        size, chars = self.global_batch_size, self.run.characteristics
-        # A partial last batch is left out, as in training.
-        rows = host_rows(size, host_index, num_hosts)
-        positions = (np.arange(len(self.run) // size)[:, None] * size + rows).reshape(-1)
-        numbers = self.run.at(positions)
+        chars, numbers = self.run.characteristics, self._sequences_of_batches(host_index, num_hosts)
         return {
-            family: window_deviation(place(chars.counts[family], numbers), share, len(rows))
+            family: window_deviation(place(chars.counts[family], numbers.reshape(-1)), share, numbers.shape[1])
             for family, share in self._shares.items()
         }
+
+    def steps_with_repeats(self, *, host_index: int = 0, num_hosts: int = 1) -> Int64[np.ndarray, " step"]:
+        """The steps whose batch (or a host's rows of it) has two rows of one document, in ascending order."""
+        documents = self.run.characteristics.documents
+        if documents is None:
+            return np.zeros(0, np.int64)
+        ordered = np.sort(documents[self._sequences_of_batches(host_index, num_hosts)], axis=1)
+        repeats = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+        return np.flatnonzero(repeats.any(axis=1))
+
+    def _sequences_of_batches(self, host_index: int, num_hosts: int) -> Int64[np.ndarray, "batch row"]:
+        """The sequences of all whole batches, or of a host's rows; a partial last batch is left out, as in training."""
+        size = self.global_batch_size
+        rows = host_rows(size, host_index, num_hosts)
+        positions = np.arange(len(self.run) // size)[:, None] * size + rows
+        return self.run.at(positions.reshape(-1)).reshape(positions.shape)
 
     def uses(self, document: str) -> list[DocumentUse]:
         """Return all places where the run reads a document, in the order of training; `document` is its id.

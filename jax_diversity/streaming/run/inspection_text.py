@@ -7,10 +7,11 @@ import json
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from rich.text import Text
 
 from jax_diversity.foundation.errors import UserError
@@ -25,17 +26,36 @@ if TYPE_CHECKING:
     from jax_diversity.streaming.run.inspection import BatchView, DocumentUse, TurnView
     from jax_diversity.streaming.run.run import Run
 
-Deviations = Mapping[str, Float64[np.ndarray, " batch"]]
 _FAMILY_WIDTH, _SOURCE_WIDTH = 16, 14
 _PATH_WIDTH = 16
 _TURN_CHARACTERS = 400
 """Characters of a turn that are shown."""
+_NUM_STEPS = 5
+"""The number of steps with two rows of one document that are listed."""
 
 
-def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviations | None = None) -> str:
+@dataclass(frozen=True)
+class AllBatches:
+    """All batches of a run, with which one batch is compared.
+
+    Attributes:
+        deviations: family -> the TV of every batch.
+        repeats: the steps whose batch has two rows of one document.
+    """
+
+    deviations: Mapping[str, Float64[np.ndarray, " batch"]]
+    repeats: Int64[np.ndarray, " step"]
+
+    @property
+    def words(self) -> str:
+        """The number of batches, in words."""
+        return counted(len(next(iter(self.deviations.values()), ())), "batch")
+
+
+def batch_table(batch: BatchView, run: Run, num_rows: int, all_batches: AllBatches | None = None) -> str:
     """Describe a batch, or a host's rows of it: deviation, largest differences, and the documents of the first rows.
 
-    `deviations` is the TV of every batch of the run; with it, the rank of the batch is shown.
+    With `all_batches`, the rank of the batch among all batches is shown, and the batches with two rows of one document.
     """
     size, several = len(batch.sequences), len(run.sizes) > 1
     version = "" if batch.version is None else f", version {batch.version}"
@@ -43,8 +63,8 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviation
     epoch = "" if several else f"epoch {' and '.join(map(str, epochs[:2]))}, "
     place = f"{epoch}position {batch.position:,}, {counted(size, 'row')}"
     lines = [_head(f"step {batch.step:,} of {_clean(batch.run)!r}{version}: {place}", batch), ""]
-    if deviations:
-        lines += [_ranks_table(batch, deviations), ""]
+    if all_batches is not None:
+        lines += [_ranks_table(batch, all_batches), _repeats_line(all_batches), ""]
     if batch.families:
         # With one feature space, numbers of clusters and token ids mean the same in all datasets.
         is_common = len({dataset.feature_space for dataset in run.datasets}) == 1
@@ -70,13 +90,21 @@ def _rest(size: int, num_rows: int) -> list[str]:
     return [f"... and {counted(size - num_rows, 'row')} more (--rows {size}, --json)"] if size > num_rows else []
 
 
-def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
+def _repeats_line(all_batches: AllBatches) -> str:
+    """The batches with two rows of one document."""
+    steps = [f"{step:,}" for step in all_batches.repeats[:_NUM_STEPS].tolist()]
+    more = " ..." if len(all_batches.repeats) > _NUM_STEPS else ""
+    where = f": steps {' '.join(steps)}{more}" if steps else ""
+    return f"{len(all_batches.repeats):,} of {all_batches.words} have two rows of one document{where}"
+
+
+def _ranks_table(batch: BatchView, all_batches: AllBatches) -> str:
     """A table of every family's TV, compared with the TV of all batches."""
-    compared = f"better than, of {counted(len(next(iter(deviations.values()))), 'batch')}"
+    compared = f"better than, of {all_batches.words}"
     numbers = ("TV", compared, "best", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
-        tv, others = view.total_variation, deviations[family]
+        tv, others = view.total_variation, all_batches.deviations[family]
         spread = (f"{value:.3f}" for value in (others.min(), others.mean(), others.max()))
         name = Text(_clean(family)[:_FAMILY_WIDTH])
         table.add_row(name, f"{tv:.3f}", _in_percent(float(np.mean(others > tv))), *spread)
@@ -197,10 +225,12 @@ def document_json(histories: Sequence[DocumentHistory], uses: Sequence[DocumentU
     return json.dumps(plain, indent=2, default=_plain)
 
 
-def batch_json(value: BatchView, deviations: Deviations | None = None) -> str:
+def batch_json(value: BatchView, all_batches: AllBatches | None = None) -> str:
     """The content of the tables and all sequences of the batch, as JSON."""
     plain: dict[str, Any] = dataclasses.asdict(value)
-    for family, others in (deviations or {}).items():
+    if all_batches is not None:
+        plain["steps_with_repeats"] = all_batches.repeats
+    for family, others in (all_batches.deviations if all_batches else {}).items():
         tv = value.families[family].total_variation
         plain["families"][family]["all_batches"] = {
             "number": len(others),
