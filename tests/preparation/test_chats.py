@@ -763,7 +763,10 @@ def test_what_a_turn_holds_reaches_the_template(
 
 
 QUOTING = "{% for m in messages %}{{ m.role }}: {{ (m.tool_calls or [{}])[0] | tojson }}\n{% endfor %}"
-FAILING = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments.items() }}{% endfor %}{% endfor %}"
+FAILING = (
+    "{% for m in messages %}{{ m.content }}"
+    "{% for c in m.tool_calls %}{{ c.function.arguments.items() }}{% endfor %}{% endfor %}"
+)
 
 
 def test_arguments_are_as_in_the_record(tmp_path: Path) -> None:
