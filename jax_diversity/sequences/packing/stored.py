@@ -72,7 +72,6 @@ def read_num_loss_tokens(stored: StoredStages) -> int:
     In a dataset without chats every token counts. A damaged file is a `UserError`.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     path = SEGMENTS[stored.part].path(stored)
@@ -80,7 +79,7 @@ def read_num_loss_tokens(stored: StoredStages) -> int:
         with pq.ParquetFile(path) as file:
             column = "num_loss_tokens" if "num_loss_tokens" in file.schema_arrow.names else "length"
             groups = (file.read_row_group(number, [column])[column] for number in range(file.num_row_groups))
-            return sum(pc.sum(pc.cast(each, pa.int64())).as_py() or 0 for each in groups)
+            return sum(int(each.to_numpy().sum(dtype=np.int64)) for each in groups)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise UserError(f"{path} does not contain segments ({error}); run `jax-diversity pack` again.") from None
 
