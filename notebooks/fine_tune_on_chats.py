@@ -4,7 +4,7 @@
 # In Colab, upload this notebook and the package's wheel (`make dist` makes it); the first cell fails without a wheel.
 #
 # This notebook makes 600 conversations, packs them so that answers stay with their questions, trains a tiny model
-# on the answers alone, and measures the loss of held-out conversations by turn. At the end, the chats are mixed with
+# on the answers alone, and measures the loss of held-out conversations by answer. At the end, the chats are mixed with
 # plain text. It takes about a minute on two cores and needs no GPU.
 #
 # The page *Fine-tune on chats* of the documentation has the same way for your own files.
@@ -141,7 +141,7 @@ pd.DataFrame({name: {"mean": n.mean(), "std": n.std(), "smallest": n.min()} for 
 # %%
 training = jd.make_loader(dataset, ordering="balance", global_batch_size=BATCH, num_epochs=2, loss_mask="answers")
 held_out = jd.make_loader(dataset, split="validation", global_batch_size=BATCH, loss_mask="answers")
-evaluate = jd.Evaluator(held_out, by=("turn", "source"))
+evaluate = jd.Evaluator(held_out, by=("answer", "source"))
 model = Gpt(vocab_size=dataset.vocab_size, width=64, num_layers=2, num_heads=2, seed=0)
 optimizer = nnx.Optimizer(model, optax.adamw(3e-3), wrt=nnx.Param)
 
@@ -175,17 +175,16 @@ print("after: ", after.loss)
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
 left.plot(losses, color=BLUE)
 left.set(xlabel="step", ylabel="loss of the answers", title="training")
-# Turns count the system turn too, so an answer is turn 2 or 3, 4 or 5 ...; groups of few chats have wide intervals.
-by_turn = {turn: each for turn, each in after.by_group("turn").items() if each.worth >= 10}
-means = np.array([[each.mean, each.low, each.high] for each in by_turn.values()])
-right.errorbar(list(by_turn), means[:, 0], np.abs(means[:, 1:] - means[:, :1]).T, fmt="o", color=ORANGE, capsize=3)
-right.set(xlabel="turn", ylabel="held-out loss", title="by the number of the turn, with 95 % intervals")
+# Groups of few chats have wide intervals.
+by_answer = {answer: each for answer, each in after.by_group("answer").items() if each.worth >= 10}
+means = np.array([[each.mean, each.low, each.high] for each in by_answer.values()])
+right.errorbar(list(by_answer), means[:, 0], np.abs(means[:, 1:] - means[:, :1]).T, fmt="o", color=ORANGE, capsize=3)
+right.set(xlabel="answer", ylabel="held-out loss", title="by the number of the answer, with 95 % intervals")
 plt.show()
 
 # %% [markdown]
-# *How to read it.* Turns are numbered from 1, with the system turn and the questions. Chats with a system turn have
-# their answers in odd turns, the others in even ones. The picture shows turns of chats worth at least ten of equal
-# length. The intervals overlap: the picture shows no difference between earlier and later answers.
+# *How to read it.* The answers of a chat are numbered from 1. The picture shows answers of chats worth at least ten of
+# equal length. Intervals that overlap show no difference between earlier and later answers.
 
 # %%
 pd.DataFrame({name: {"held-out loss": each.mean} for name, each in after.by_group("source").items()}).T.round(2)
@@ -203,8 +202,7 @@ lines = (json.dumps({"id": f"text-{number}", "text": text}) + "\n" for number, t
 Path("texts.jsonl").write_text("".join(lines), encoding="utf-8")
 plain = jd.build("texts.jsonl", "texts", features_from="chats", sequence_length=128, batch_size=BATCH, quiet=True)
 
-num_positions = round(2 * dataset.num_sequences / 0.3)
-mixture = jd.create_schedule("mixture", [dataset, plain], weights=[0.3, 0.7], num_positions=num_positions)
+mixture = jd.create_schedule("mixture", [dataset, plain], weights=[0.3, 0.7], num_epochs={"chats": 2})
 mixed = jd.make_loader(mixture, global_batch_size=BATCH, loss_mask="answers")
 mixed_losses = [float(train_step(model, optimizer, batch)) for batch in islice(mixed, 50)]
 print(

@@ -26,7 +26,7 @@ from jax_diversity.lab.calibration import (
 )
 from jax_diversity.lab.group_losses import document_codes, document_families
 from jax_diversity.schema import Segments
-from jax_diversity.schema.documents import ROLES
+from jax_diversity.schema.documents import ANSWERS, ROLES
 from jax_diversity.schema.intervals import LEAST, TOO_FEW, MeanInterval, student_reach
 from jax_diversity.sequences.packing.pieces import expand
 from jax_diversity.sequences.token_store.megatron import TokenStore, run_starts
@@ -263,7 +263,8 @@ class Evaluator:
     Args:
         loaders: one loader, or several whose documents are evaluated together.
         by: a family in which a document has one group (source, language, cluster ...), or several families. For chats
-            also `role`, the role of a token's turn, and `turn`, the number of the turn in its chat, from 1.
+            also `role`, the role of a token's turn, `turn`, the number of the turn in its chat, from 1, and `answer`,
+            the number of the answer among the answers of its chat, from 1.
 
     Raises:
         UserError: an argument is not a loader, or its batches do not have all rows or the segmentation of the targets;
@@ -331,25 +332,27 @@ class Evaluator:
 
 
 Sums = Float[Array, "row segment"]
-_OF_TURNS = ("role", "turn")
+_OF_TURNS = ("role", "turn", "answer")
 """The families of the turns of chats."""
 
 
 class _Pieces(NamedTuple):
-    """Segments, or their parts in one turn of a chat each; turn and role are -1 outside of chats."""
+    """Segments, or their parts in one turn of a chat each; turn and role are -1 outside of chats, and the number of the
+    answer is -1 outside of answers."""
 
     sequence_index: Int64[np.ndarray, " piece"]
     position: Int64[np.ndarray, " piece"]
     document_index: Int64[np.ndarray, " piece"]
     turn: Int64[np.ndarray, " piece"]
     role: Int64[np.ndarray, " piece"]
+    answer: Int64[np.ndarray, " piece"]
 
     @classmethod
     def of(cls, segments: Segments, tokens: TokenStore | None) -> _Pieces:
         """Cut segments where turns begin; without `tokens` they are not cut."""
         if tokens is None:
             none = np.full(len(segments), -1)
-            return cls(segments.sequence_index, segments.position, segments.document_index, none, none)
+            return cls(segments.sequence_index, segments.position, segments.document_index, none, none, none)
         # All documents are put on one axis, one after another.
         axis = run_starts(tokens.document_lengths)
         begins = axis[tokens.turns.document_index] + tokens.turns.offset
@@ -361,12 +364,15 @@ class _Pieces(NamedTuple):
         is_turn = padded[of_turn] == segments.document_index[row]
         place = np.where(number > 0, begins[np.minimum(of_turn, len(begins) - 1)] - first[row], 0)
         of_chat = np.searchsorted(tokens.turns.document_index, segments.document_index[row])
+        is_answer = np.append(tokens.turns.role == ROLES.index(ANSWERS), False)
+        num_answers = np.cumsum(is_answer) - is_answer  # before each turn
         return cls(
             segments.sequence_index[row],
             segments.position[row] + place,
             segments.document_index[row],
             np.where(is_turn, of_turn - of_chat, -1),
             np.where(is_turn, np.append(tokens.turns.role, -1)[of_turn], -1),
+            np.where(is_turn & is_answer[of_turn], num_answers[of_turn] - num_answers[of_chat], -1),
         )
 
 
@@ -379,6 +385,7 @@ class _Table:
         documents: for every dataset, the document of each part.
         turns: the number of the turn of each part, from 0; -1 for documents that are not chats.
         roles: the number of its role; -1 likewise.
+        answers: its number among the answers of the chat, from 0; -1 for other parts.
         num_parts: the number of parts, over all datasets.
     """
 
@@ -386,7 +393,9 @@ class _Table:
         pieces = [_Pieces.of(dataset.segments, dataset.tokens if by_turns else None) for dataset in run.datasets]
         distinct = [np.unique(np.stack(piece[2:], axis=1), axis=0, return_inverse=True) for piece in pieces]
         self.documents = [rows[:, 0] for rows, _ in distinct]
-        self.turns, self.roles = (np.concatenate([rows[:, column] for rows, _ in distinct]) for column in (1, 2))
+        self.turns, self.roles, self.answers = (
+            np.concatenate([rows[:, column] for rows, _ in distinct]) for column in (1, 2, 3)
+        )
         before = np.cumsum([0, *map(len, self.documents)])
         self.num_parts = int(before[-1])
         self._part = np.concatenate(
@@ -497,11 +506,11 @@ def _composition(
 
 
 def _turn_groups(tables: list[_Table], family: str) -> tuple[tuple[str, ...], Int64[np.ndarray, " part"], None]:
-    """The names of roles or numbers of turns, and the group of every part; other documents are the last group."""
-    codes = np.concatenate([table.roles if family == "role" else table.turns for table in tables])
+    """The names of roles, or numbers of turns or answers, and the group of every part; others are the last group."""
+    codes = np.concatenate([getattr(table, f"{family}s") for table in tables])
     number = int(codes.max(initial=0)) + 1
     names = ROLES if family == "role" else tuple(str(turn + 1) for turn in range(number))
-    return (*names, "no chat"), np.where(codes < 0, len(names), codes), None
+    return (*names, "no answer" if family == "answer" else "no chat"), np.where(codes < 0, len(names), codes), None
 
 
 def _summed(loader: Loader) -> Callable[..., tuple[Sums, Sums]]:

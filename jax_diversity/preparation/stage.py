@@ -221,13 +221,19 @@ def summary(counts: Counts) -> str:
 
 def _hidden(counts: Counts) -> Iterator[str]:
     """Yield what the template leaves out of chats, and how the marks of turns were understood."""
-    from jax_diversity.preparation.readers.chat import HIDDEN, REASONING
+    from jax_diversity.preparation.readers.chat import HIDDEN
+    from jax_diversity.preparation.readers.turns import REASONING
 
     # A template may show the reasoning of the last answer alone.
     hidden = [name.removeprefix(HIDDEN) for name in sorted(counts) if name.startswith(HIDDEN)]
     shown = [f"{'some ' * (name in REASONING)}{name} of {counts[f'{HIDDEN}{name}']:,}" for name in hidden]
     if shown:
         yield f"; the chat template does not show {', '.join(shown)} chats"
+    if number := counts.get("num_chats_with_quoted_arguments"):
+        yield (
+            f"; the chat template quotes the arguments of calls in {counted(number, 'chat')}, because they are text in "
+            "the records: write them as objects if your model expects objects"
+        )
     if number := counts.get("num_empty_answers"):
         yield f"; {counted(number, 'empty answer')} not counted towards the loss"
     if number := counts.get("num_excluded_answers"):

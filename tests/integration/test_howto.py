@@ -316,7 +316,7 @@ def test_chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     Path("dataset").symlink_to("chats")
     names = run("chats")
     assert names["after"].loss.mean < names["before"].loss.mean
-    assert set(names["after"].by_group("turn")) <= {"2", "4", "6", "8"}  # the answers
+    assert set(names["after"].by_group("answer")) <= {"1", "2", "3", "4"}
     chats = names["chats"].num_sequences
     origins = names["mixture"].origins(np.arange(len(names["mixture"])))
     assert int((origins.dataset == 0).sum()) == pytest.approx(2 * chats, abs=2)

@@ -24,7 +24,9 @@ def test_losses_by_role_and_turn(tmp_path: Path) -> None:
     segments, turns = dataset.validation_segments, dataset.tokens.turns
     loader = jd.make_loader(dataset, split="validation", global_batch_size=4, loss_mask="all")
     # The loss of a target is its own id: each token can then be found again.
-    found = jd.Evaluator(loader, by=("role", "turn", "source"))(lambda batch: batch["targets"].astype(np.float32))
+    found = jd.Evaluator(loader, by=("role", "turn", "answer", "source"))(
+        lambda batch: batch["targets"].astype(np.float32)
+    )
     expected: dict[tuple[str, str], list[float]] = {}
     for row in range(len(segments)):
         document, offset = int(segments.document_index[row]), int(segments.document_offset[row])
@@ -32,10 +34,18 @@ def test_losses_by_role_and_turn(tmp_path: Path) -> None:
         for place in range(offset + 1, offset + int(segments.length[row])):
             at = int(np.searchsorted(turns.offset[own], place, "right")) - 1
             groups = (ROLES[turns.role[own[at]]], str(at + 1)) if len(own) else ("no chat", "no chat")
-            for family, group in zip(("role", "turn"), groups, strict=True):
+            roles = [ROLES[role] for role in turns.role[own[: at + 1]]]
+            answer = str(roles.count("assistant")) if groups[0] == "assistant" else "no answer"
+            for family, group in zip(("role", "turn", "answer"), (*groups, answer), strict=True):
                 expected.setdefault((family, group), []).append(float(dataset.tokens.document(document)[place]))
-    assert {("role", "user"), ("role", "assistant"), ("role", "no chat"), ("turn", "2")} <= expected.keys()
-    for family in ("role", "turn"):
+    assert {
+        ("role", "user"),
+        ("role", "assistant"),
+        ("role", "no chat"),
+        ("turn", "2"),
+        ("answer", "2"),
+    } <= expected.keys()
+    for family in ("role", "turn", "answer"):
         by_group = found.by_group(family)
         assert {(family, group) for group in by_group} == {key for key in expected if key[0] == family}
         for group, mean in by_group.items():

@@ -65,23 +65,26 @@ def random_chat(rng: random.Random, name: str) -> tuple[list[Turn], list[dict], 
     def said() -> str:
         return "".join(rng.choice(WORDS) for _ in range(rng.randint(1, 5))).replace("<think>", "think") + "."
 
-    turns, with_tools = list[Turn](), name != "gemma" and rng.random() < 0.5
+    turns, with_tools, as_text = list[Turn](), name != "gemma" and rng.random() < 0.5, rng.random() < 0.3
     if rng.random() < 0.4:
         turns.append(Turn("system", said()))
     for _ in range(rng.randint(1, 4)):
         turns.append(Turn("user", said()))
         if with_tools and rng.random() < 0.5:
-            calls = tuple({"name": "look", "arguments": {"at": said()}} for _ in range(rng.randint(1, 2)))
-            turns.append(Turn("assistant", rng.choice(["", said()]), calls=calls))
+            arguments = [{"at": said()} for _ in range(rng.randint(1, 2))]
+            functions = [{"name": "look", "arguments": json.dumps(each) if as_text else each} for each in arguments]
+            calls = tuple({"type": "function", "function": function} for function in functions)
+            content = rng.choice(["", said()])
+            turns.append(Turn("assistant", content, calls=calls, has_content=bool(content) or rng.random() < 0.5))
             turns += [Turn("tool", said()) for _ in calls]
         turns.append(Turn("assistant", said(), reasoning=said().strip() if rng.random() < 0.3 else ""))
     messages = []
     for turn in turns:
-        message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+        message: dict[str, Any] = {"role": turn.role} | ({"content": turn.content} if turn.has_content else {})
         if turn.reasoning:
             message["reasoning_content"] = turn.reasoning
         if turn.calls:
-            message["tool_calls"] = [{"type": "function", "function": dict(call)} for call in turn.calls]
+            message["tool_calls"] = [*turn.calls]
         messages.append(message)
     return turns, messages, TOOLS if with_tools else None
 

@@ -739,8 +739,8 @@ PARTS = [
         ),
         ([{"from": "function_call", "value": "not JSON"}], [("assistant", "", "not JSON", [])]),
         (
-            [ASK, {"role": "assistant", "tool_calls": json.dumps([CALL])}],
-            [("assistant", "", "", [("look", {"up": "é"})])],
+            [ASK, {"role": "assistant", "tool_calls": json.dumps([CALL])}],  # the text of arguments is not parsed
+            [("assistant", "", "", [("look", '{"up": "é"}')])],
         ),
     ],
 )
@@ -760,6 +760,54 @@ def test_what_a_turn_holds_reaches_the_template(
     ):
         functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
         assert line == f"{role}|{reasoning}|{said}|{json.dumps(functions, ensure_ascii=False)}"
+
+
+QUOTING = "{% for m in messages %}{{ m.role }}: {{ (m.tool_calls or [{}])[0] | tojson }}\n{% endfor %}"
+FAILING = (
+    "{% for m in messages %}{{ m.content }}"
+    "{% for c in m.tool_calls %}{{ c.function.arguments.items() }}{% endfor %}{% endfor %}"
+)
+
+
+def test_arguments_are_as_in_the_record(tmp_path: Path) -> None:
+    """Templates get them as transformers gives them: a text stays a text, beside the call's id. Quotes are counted."""
+    call = {"id": "abc", "function": {"arguments": '{"a":1}', "name": "f"}}
+    record = {"messages": [ASK, {"role": "assistant", "content": None, "tool_calls": [call]}]}
+    (tmp_path / "own.jinja").write_text(QUOTING)
+    for arguments, is_quoted in (('{"a":1}', True), ({"a": 1}, False), ("a text", False)):
+        call["function"] = {"arguments": arguments, "name": "f"}
+        (document,), counts = prepared(tmp_path, [], record, template=str(tmp_path / "own.jinja"))
+        assert json.loads(document.text.splitlines()[1].removeprefix("assistant: ")) == {"type": "function", **call}
+        assert document.text.index("arguments") < document.text.index("name")
+        assert counts.get("num_chats_with_quoted_arguments", 0) == is_quoted
+    stage = {"num_documents": 1, "text_bytes": 5, **dict.fromkeys(PREPARE_COUNTS, 0), "problems": []}
+    line = PREPARE.summary(stage | {"num_chats_with_quoted_arguments": 2})
+    assert "the chat template quotes the arguments of calls in 2 chats" in line
+    (tmp_path / "own.jinja").write_text(FAILING)
+    call["function"]["arguments"] = '{"a":1}'
+    _, report = read(tmp_path, GOOD, record, chat_template=str(tmp_path / "own.jinja"))
+    assert "it may expect the arguments of calls as objects" in report.problems[0]
+
+
+@pytest.mark.parametrize("name", ["qwen-2.5", "qwen-3", "mistral", "deepseek", "llama-3.1"])
+def test_built_in_templates_show_arguments_that_are_text(tmp_path: Path, name: str) -> None:
+    calls = [{"function": {"name": "f", "arguments": '{"a":1}'}}, {"function": {"name": "g", "arguments": {"b": 2}}}]
+    for content in (None, "", "So."):
+        record = {"messages": [ASK, {"role": "assistant", "content": content, "tool_calls": calls}]}
+        (document,), counts = prepared(tmp_path, [], record, template=name)
+        assert '{"a":1}' in document.text
+        assert '{"b": 2}' in document.text
+        assert "None" not in document.text
+        assert "num_chats_with_quoted_arguments" not in counts
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "thinking", "reasoning"])
+def test_reasoning_has_all_names_in_templates(tmp_path: Path, field: str) -> None:
+    shown = "{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.reasoning }}"
+    (tmp_path / "own.jinja").write_text("{% for m in messages %}" + shown + "{{ m.content }}\n{% endfor %}")
+    record = {"messages": [ASK, {"role": "assistant", "content": "So.", field: "Hm."}]}
+    (document,), _ = read(tmp_path, record, chat_template=str(tmp_path / "own.jinja"))
+    assert document.text.splitlines()[1] == "Hm.|Hm.|Hm.So."
 
 
 def test_what_the_template_does_not_show_is_counted_by_name(tmp_path: Path) -> None:

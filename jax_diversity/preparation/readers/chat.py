@@ -29,7 +29,7 @@ from jax_diversity.preparation.readers.chat_template import ChatTemplate, load_t
 from jax_diversity.preparation.readers.files import InputFile
 from jax_diversity.preparation.readers.jinja_template import JinjaTemplate
 from jax_diversity.preparation.readers.records import Place, Problem, RecordForm, labels, plain_value
-from jax_diversity.preparation.readers.turns import Turn
+from jax_diversity.preparation.readers.turns import REASONING, Turn
 from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.schema import Document
 from jax_diversity.schema.documents import ANSWERS, LOSS_SPANS, TURN_SPANS, TURN_STARTS
@@ -55,7 +55,6 @@ _ROLE_OF = {
     **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatbot", *_CALLERS), ANSWERS),
     **dict.fromkeys(("tool", "function", "observation", "ipython", "tool_response", "function_response"), "tool"),
 }
-REASONING = ("reasoning_content", "reasoning", "thinking")
 _LOSS_MARKS = ("train", "trainable", "train_on_turn", "loss", "loss_weight", "mask", "weight")
 """The fields of a turn that say whether it counts towards the loss."""
 # Most turns have none of these fields.
@@ -64,6 +63,7 @@ _FIELDS_OF_CALLS = frozenset(("tool_calls", "function_call"))
 _PLAIN = (("role", "content"), ("from", "value"))
 _OTHER_WEIGHTS, _MASKS, _EXCLUDED = "num_other_loss_weights", "num_loss_masks", "num_excluded_answers"
 _LABELS = ("name", "tool_call_id")
+_QUOTED = "num_chats_with_quoted_arguments"
 _EXTRAS = {"tools": "tools", "functions": "tools", "documents": "documents"}
 """The fields of a record that a template may show, and their names in templates."""
 HIDDEN = "num_chats_hiding_"
@@ -171,7 +171,10 @@ def _make_chat(
     try:
         text, spans, contents = template.render(turns, extras)
     except DocumentError as error:
-        return Problem("num_broken_records", str(error))
+        hint = "; it may expect the arguments of calls as objects, not as text" if [*_texts_of_arguments(turns)] else ""
+        return Problem("num_broken_records", f"{error}{hint}")
+    if any(json.dumps(arguments, ensure_ascii=False) in text for arguments in _texts_of_arguments(turns)):
+        notes[_QUOTED] += 1
     if hidden := template.hidden(turns, extras, text):
         named = [name for name in notes if name in REASONING] if "reasoning" in hidden else []
         hidden = [name for name in hidden if name != "reasoning" or not named]
@@ -191,6 +194,14 @@ def _make_chat(
     about["metadata"] |= {"num_turns": len(turns), "roles": roles, _READ: read}
     about["metadata"] |= {MEDIA_PARTS: num_media} if num_media else {}
     return Document(text=text, **about)
+
+
+def _texts_of_arguments(turns: Iterable[Turn]) -> Iterator[str]:
+    """Yield the arguments of calls that are a text of JSON."""
+    for call in (call for turn in turns for call in turn.calls):
+        arguments = call["function"]["arguments"]
+        if isinstance(arguments, str) and not isinstance(_parsed(arguments), str):
+            yield arguments
 
 
 def _is_empty(turn: Turn) -> bool:
@@ -296,7 +307,7 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
     calls = _calls(entry, name)
     content = entry.get("content", entry.get("value"))
     if speaker in _CALLERS and isinstance(content, str) and (named := _called(_parsed(content), name)):
-        calls, content = [*named, *calls], ""
+        calls, content = [*named, *calls], None
     reasoning = ""
     if not _FIELDS_OF_REASONING.isdisjoint(entry):
         field = next((field for field in REASONING if isinstance(entry.get(field), str) and entry[field]), None)
@@ -309,14 +320,16 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
     if role == ANSWERS and not in_loss:
         notes[_EXCLUDED] += 1
     results = [Turn("tool", text, in_loss) for text in said.results]
+    calls = [*said.calls, *calls]
     turn = Turn(
         role,
         said.text,
         in_loss,
         said.num_media,
         "\n".join(filter(None, [reasoning, said.reasoning])) if said.reasoning else reasoning,
-        (*said.calls, *calls),
+        tuple(calls),
         labels,
+        has_content=isinstance(content, str) or bool(said.text) or not (calls or reasoning),
     )
     return results if results and _is_empty(turn) else [*results, turn]
 
@@ -396,7 +409,7 @@ def _placeholder(part: Mapping[str, Any]) -> str:
 
 
 def _calls(entry: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the calls of tools, each with its name and arguments."""
+    """Return the calls of tools in the form of OpenAI's API; their names, arguments and ids are as in the record."""
     if _FIELDS_OF_CALLS.isdisjoint(entry):
         return []
     calls = _parsed(entry.get("tool_calls")) or (
@@ -409,14 +422,17 @@ def _calls(entry: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise _broken(f"{name} has a tool call without a name")
-        arguments = function.get("arguments")
-        with suppress(ValueError, RecursionError):  # most writers encode them as JSON text
-            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        fields = [
+            field for field in function if field in ("name", "arguments")
+        ]  # templates may show them in this order
         try:
-            arguments = json.loads(json.dumps(arguments, ensure_ascii=False))
+            values = json.loads(json.dumps({field: function[field] for field in fields}, ensure_ascii=False))
         except (TypeError, ValueError, RecursionError):
             raise _broken(f"{name} has a tool call whose arguments JSON cannot hold") from None
-        found.append({"name": function["name"], "arguments": arguments})
+        labels = {field: call[field] for field in ("id", "type") if isinstance(call.get(field), str)}
+        found.append(
+            {"type": "function", **labels, "function": {"arguments": None, **values} if len(values) < 2 else values}
+        )
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -120,7 +121,11 @@ class ChatTemplate:
 
 
 def _line(call: Mapping[str, Any]) -> str:
-    return json.dumps({"name": call["name"], "arguments": call["arguments"]}, ensure_ascii=False)
+    """Return a call as a line of JSON; arguments that are a text of JSON become an object in it."""
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 
 
 def load_template(name: str) -> ChatTemplate | JinjaTemplate:

@@ -26,7 +26,7 @@ from typing import Any
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.attempts import DocumentError
 from jax_diversity.foundation.errors import UserError, in_one_line, shortened
-from jax_diversity.preparation.readers.turns import Rendered, Turn, TurnSpan
+from jax_diversity.preparation.readers.turns import REASONING, Rendered, Turn, TurnSpan
 
 JINJA = ("qwen-2.5", "qwen-3", "mistral", "deepseek", "gemma", "llama-3.1")
 """The built-in templates that are written in Jinja."""
@@ -131,7 +131,7 @@ class JinjaTemplate:
     @property
     def identity(self) -> str:
         """A hash of the template, for fingerprints."""
-        return fingerprint(self.source, dict(self.special), 1)
+        return fingerprint(self.source, dict(self.special), 2)
 
     @cached_property
     def _compiled(self) -> tuple[Any, frozenset[str]]:
@@ -166,7 +166,7 @@ class JinjaTemplate:
         hidden = [name for name in extras if name not in names]
         for name, parts in (
             ("reasoning", [turn.reasoning for turn in turns]),
-            ("tool calls", [call["name"] for turn in turns for call in turn.calls]),
+            ("tool calls", [call["function"]["name"] for turn in turns for call in turn.calls]),
             ("contents", [turn.content for turn in turns]),
         ):
             hidden += [name] * any(part.strip() not in text for part in parts)
@@ -235,15 +235,20 @@ class _LimitError(DocumentError):
 
 
 def _messages(turns: Sequence[Turn], mark: Callable[[str], str]) -> list[dict[str, Any]]:
-    """Return the turns as templates expect them; `mark` converts every text of a speaker."""
+    """Return the turns as transformers gives them to templates; `mark` converts every text of a speaker."""
     messages = []
     for turn in turns:
-        message: dict[str, Any] = {"role": turn.role, "content": mark(turn.content), **turn.labels}
+        message: dict[str, Any] = {"role": turn.role, **turn.labels}
+        if turn.has_content:
+            message["content"] = mark(turn.content)
         if turn.reasoning:
-            message["reasoning_content"] = mark(turn.reasoning)
+            message |= dict.fromkeys(REASONING, mark(turn.reasoning))
         if turn.calls:
             message["tool_calls"] = [
-                {"type": "function", "function": {"name": call["name"], "arguments": _values(call["arguments"], mark)}}
+                {
+                    **call,
+                    "function": {**call["function"], "arguments": _values(call["function"]["arguments"], mark)},
+                }
                 for call in turn.calls
             ]
         messages.append(message)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""The fields of a turn with its reasoning; the first that is not empty is read. Templates get it under all names."""
+
 
 class Turn(NamedTuple):
     """One turn of a chat.
@@ -15,8 +18,10 @@ class Turn(NamedTuple):
         in_loss: False for an answer that does not count towards the loss.
         num_media: number of placeholders in the content for parts other than text.
         reasoning: the text that a model writes before its answer.
-        calls: calls of tools, each with `name` and `arguments`.
+        calls: calls of tools as in OpenAI's API, each with `function`, which has `name` and `arguments`. The arguments
+            are as in the record: an object, or a text of JSON.
         labels: the name of the speaker and the id of the call that a tool answers, if the record has them.
+        has_content: False if the record has no content beside its calls or reasoning; then templates get none either.
     """
 
     role: str
@@ -26,6 +31,7 @@ class Turn(NamedTuple):
     reasoning: str = ""
     calls: tuple[Mapping[str, Any], ...] = ()
     labels: Mapping[str, str] = {}
+    has_content: bool = True
 
 
 class TurnSpan(NamedTuple):

@@ -438,4 +438,5 @@ def _unchanged(schedule: StoredRun) -> Content:
 
 def _member(dataset: Dataset, root: Path) -> Member:
     sizes = dataset.num_sequences, dataset.sequence_length
-    return Member(relative(dataset.address, root), dataset.fingerprint, *sizes, evaluation_lists(dataset.stored))
+    lists = evaluation_lists(dataset.stored)
+    return Member(relative(dataset.address, root), dataset.fingerprint, *sizes, lists, dataset.num_loss_tokens)

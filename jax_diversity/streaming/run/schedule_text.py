@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Int64
 
 from jax_diversity.foundation.tables import end_of, plain_table, printed, wrapped
 from jax_diversity.foundation.terminal import clean
@@ -14,24 +15,41 @@ if TYPE_CHECKING:
 
 
 def schedule_table(run: StoredRun) -> str:
-    """Tables of the datasets of a run, their shares, and the versions of the run.
+    """Tables of the datasets of a run, their shares of positions and of targets, and the versions of the run.
 
     If a dataset was checked against files of evaluation texts, these files are listed for every dataset.
     """
     dataset, _ = run.places(np.arange(len(run)))
     counts = np.bincount(dataset, minlength=len(run.members))
-    datasets = plain_table("dataset", "sequences", "positions", "share", "epochs", numbers=("sequences", "positions"))
-    for member, count in zip(run.members, counts.tolist(), strict=True):
+    of_targets = _target_shares(run, counts)
+    names = ("dataset", "sequences", "positions", "share", *["targets"] * bool(of_targets), "epochs")
+    datasets = plain_table(*names, numbers=("sequences", "positions"))
+    for number, (member, count) in enumerate(zip(run.members, counts.tolist(), strict=True)):
         epochs = count / member.num_sequences if member.num_sequences else 0.0
-        cells = (f"{member.num_sequences:,}", f"{count:,}", f"{count / max(len(run), 1):.1%}", f"{epochs:.2f}")
+        shares = [count / max(len(run), 1), *of_targets[number : number + 1]]
+        cells = (f"{member.num_sequences:,}", f"{count:,}", *(f"{share:.1%}" for share in shares), f"{epochs:.2f}")
         datasets.add_row(end_of(clean(member.path), 36), *cells)
     versions = plain_table("version", "positions", "change", numbers=("version", "positions"))
     for number, version in enumerate(run.content.versions, start=1):
         length = sum(len(each) for each in version.slices if not each.skipped)
         versions.add_row(str(number), f"{length:,}", clean(version.change))
-    parts = [printed(datasets), printed(versions)]
+    words = 'The column "targets" has the shares of the tokens that count towards the loss with loss_mask="answers".'
+    parts = ["\n".join([printed(datasets), *[wrapped(words)] * bool(of_targets)]), printed(versions)]
     if any(member.checked_against for member in run.members):
         lists = (f"{member.path}: {'; '.join(member.checked_against) or 'none'}" for member in run.members)
         words = "Evaluation texts that the datasets were checked against:"
         parts.insert(1, "\n".join([words, *(wrapped(clean(each)) for each in lists)]))
     return "\n\n".join(parts)
+
+
+def _target_shares(run: StoredRun, num_positions: Int64[np.ndarray, " dataset"]) -> list[float]:
+    """Return each dataset's share of the run's targets, by its mean of a sequence; empty if a number is not stored."""
+    means = [
+        member.num_loss_tokens / max(member.num_sequences, 1)
+        for member in run.members
+        if member.num_loss_tokens is not None
+    ]
+    if len(means) < max(len(run.members), 2):
+        return []
+    targets = num_positions * np.array(means)
+    return (targets / max(targets.sum(), 1)).tolist()

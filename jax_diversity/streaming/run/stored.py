@@ -39,6 +39,8 @@ class Member:
     """A dataset of a stored run: its path relative to the run's folder, and properties of its sequences.
 
     `checked_against` lists the files of evaluation texts that the dataset's preparation was given (`decontaminate`).
+    `num_loss_tokens` is the number of tokens of its sequences that count with `loss_mask="answers"`; earlier versions
+    did not store it.
     """
 
     path: str
@@ -46,6 +48,7 @@ class Member:
     num_sequences: int
     sequence_length: int
     checked_against: Sequence[str] = ()
+    num_loss_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,8 @@ class Content:
         for member in self.datasets:
             as_whole_number("num_sequences of a dataset", member.num_sequences, 0, _MOST_POSITIONS)
             check_type("checked_against of a dataset", member.checked_against, list | tuple, "a list of names")
+            if member.num_loss_tokens is not None:
+                as_whole_number("num_loss_tokens of a dataset", member.num_loss_tokens, 0)
             for name in member.checked_against:
                 check_type("a name in checked_against", name, str, "a text")
         for part in self.parts:
@@ -194,6 +199,11 @@ class StoredRun(Run):
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    def __str__(self) -> str:
+        from jax_diversity.streaming.run.schedule_text import schedule_table
+
+        return schedule_table(self)
 
     @property
     def _size_text(self) -> str:

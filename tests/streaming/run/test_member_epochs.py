@@ -11,7 +11,9 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.pipeline.build import Build
 from jax_diversity.streaming.run.schedule_text import schedule_table
+from tests.support.chats import config_of, packed, write_corpus
 from tests.support.tiny_dataset import write_tiny_dataset
 
 
@@ -83,3 +85,23 @@ def test_epochs_that_set_no_length_are_refused(
     with pytest.raises(UserError, match=message.replace("?", r"\?")):
         jd.create_schedule(tmp_path / "run", datasets, **settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_text_of_a_run_has_the_shares_of_the_targets(tmp_path: Path) -> None:
+    """Chats have fewer targets than texts: the table compares sums over the tokens that count."""
+    write_corpus(tmp_path)
+    packed(tmp_path)
+    for stage in ("characterize", "write"):
+        Build(config_of(tmp_path)).run_stage(stage)
+    chats = jd.open_dataset(tmp_path / "out")
+    store, segments = chats.tokens, chats.segments
+    kept = segments.length - segments.inserted_ends(store.document_lengths)
+    counted = int(store.num_loss_tokens_of(segments.document_index, segments.document_offset, kept).sum())
+    assert chats.num_loss_tokens == counted < int(segments.length.sum())
+    write_tiny_dataset(tmp_path / "texts", num_documents=40, sequence_length=200)
+    texts = jd.open_dataset(tmp_path / "texts")
+    assert texts.num_loss_tokens == int(texts.segments.length.sum())
+    run = jd.create_schedule(tmp_path / "run", [chats, texts], weights=[0.5, 0.5], num_positions=40)
+    targets = np.array(reads(run)) * [counted / chats.num_sequences, texts.num_loss_tokens / texts.num_sequences]
+    row = next(line for line in str(run).splitlines() if "../out" in line)
+    assert f"{targets[0] / targets.sum():.1%}" in row.split()
