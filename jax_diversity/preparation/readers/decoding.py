@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 from importlib.util import find_spec
+from itertools import pairwise
 
 import webencodings
 
@@ -33,8 +34,14 @@ _LONGEST_SAMPLE = 100_000
 """Number of bytes from which an encoding is detected."""
 _LEAST_BEYOND_ASCII = 0.02
 """Share of a text's bytes beyond ASCII from which detection is reliable. English words such as `façade` are below."""
-_RARE, _LEAST_LETTERS = frozenset(("cp437", "cp775", "cp850", "cp852", "cp858", "iso8859-10")), 0.9
-"""Encodings that detection confuses with Windows-1252, and the share of letters beyond ASCII if it is the latter."""
+_LATIN = ("cp1252", "cp1250", "iso8859-2", "cp850", "cp852", "cp437")
+"""Encodings of Windows, ISO and DOS that detection confuses with one another."""
+_LETTER = r"[^\W\d_\u1100-\uffff]"
+_SIGN_IN_WORD = re.compile(
+    rf"[\x80-\x9f\ufffd]|(?<={_LETTER})[\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7\u02b0-\u036f\u201a\u201e-\u2bff](?={_LETTER})"
+)
+_MOST_ODD = 0.05
+"""Characters that words do not have, such as signs between letters, and their largest share if the encoding is right."""
 _LEAST_NULS = 0.02
 """Share of a text's 16-bit units that are ASCII, at least, if it is UTF-16 without a mark."""
 _LEAST_REPLACED, _DOUBTFUL, _MOST_REPLACED = 10, 0.03, 0.1
@@ -163,12 +170,16 @@ def detected(page: bytes) -> str:
         best = from_bytes(sample).best()
         name = best.encoding if best else None
     codec = (codec_of(name) if name else None) or "cp1252"
-    if codec in _RARE:
-        # The letters of these encodings are signs in Windows-1252, such as „ and ¢, and not the other way around.
-        beyond = [character for character in sample.decode("cp1252", "replace") if character > "\x7f"]
-        if sum(map(str.isalpha, beyond)) >= _LEAST_LETTERS * len(beyond):
-            return "cp1252"
-    return codec
+    if b"\x1b" in sample:
+        return codec
+    odd = {other: _num_odd(sample.decode(other, "replace")) for other in (codec, *_LATIN)}
+    return codec if odd[codec] <= _MOST_ODD * num_beyond else min(odd, key=lambda other: odd[other])
+
+
+def _num_odd(text: str) -> int:
+    """Count characters that words do not have: signs between letters, capital letters after small ones."""
+    odd = sum(1 for _ in _SIGN_IN_WORD.finditer(text))
+    return odd + sum(small.islower() and capital.isupper() and capital > "\x7f" for small, capital in pairwise(text))
 
 
 def _wide_encoding(page: bytes) -> str | None:
