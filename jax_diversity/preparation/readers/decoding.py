@@ -11,6 +11,7 @@ import codecs
 import re
 from importlib.util import find_spec
 from itertools import pairwise
+from string import ascii_letters
 
 import webencodings
 
@@ -42,6 +43,8 @@ _SIGN_IN_WORD = re.compile(
 )
 _MOST_ODD = 0.05
 """Characters that words do not have, such as signs between letters, and their largest share if the encoding is right."""
+_LEAST_OTHER, _ASCII_LETTERS = 30, [letter.encode() for letter in ascii_letters]
+"""The least number of bytes beyond ASCII that contradict the label ISO-8859-1, if they outnumber the ASCII letters."""
 _LEAST_NULS = 0.02
 """Share of a text's 16-bit units that are ASCII, at least, if it is UTF-16 without a mark."""
 _LEAST_REPLACED, _DOUBTFUL, _MOST_REPLACED = 10, 0.03, 0.1
@@ -101,6 +104,8 @@ def decoded_by(page: bytes, declared: str | None) -> tuple[str, str]:
         if replaced <= _beyond_ascii(text) - replaced:
             return text, "utf-8"
     name = "utf-8"
+    if codec == "cp1252" and _has_other_letters(page):
+        codec = None
     if codec not in (None, "utf-8"):
         text, name = _as_text(page, codec), codec
         if not _is_poor(text, _DOUBTFUL):
@@ -208,6 +213,13 @@ def _as_text(page: bytes, codec: str) -> str:
         text = text.translate(_PRIVATE)
     # Some encodings give lone surrogates, which cannot be stored.
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
+
+
+def _has_other_letters(page: bytes) -> bool:
+    """Return whether text is not in Latin letters: servers declare ISO-8859-1 for pages in any encoding."""
+    sample = b"".join(_BEYOND_ASCII.findall(page[:_LONGEST_SAMPLE]))
+    num_beyond = len(sample) - len(sample.decode("ascii", "ignore"))
+    return num_beyond > max(_LEAST_OTHER, sum(map(sample.count, _ASCII_LETTERS)))
 
 
 def _is_utf_8(page: bytes) -> bool:

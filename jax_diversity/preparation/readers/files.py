@@ -27,7 +27,7 @@ from jax_diversity.foundation.checks import reads_as_number
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import source_of_file, valid_name
 from jax_diversity.foundation.libraries import missing_driver
-from jax_diversity.preparation.readers.compression import COMPRESSED, archive_error, decompressed
+from jax_diversity.preparation.readers.compression import COMPRESSED, PieceStream, archive_error, decompressed
 from jax_diversity.preparation.settings import PYTHON_ENVIRONMENT, CorpusConfig, TextFormat
 
 MAX_DOCUMENT_BYTES = 2**30
@@ -67,24 +67,10 @@ _WIDE_MARKS = {
 }
 
 
-class _Recoded(io.RawIOBase):
-    """Text in UTF-16 or UTF-32 as UTF-8. Programs on Windows often write tables and JSON Lines in these encodings."""
-
-    def __init__(self, content: io.BufferedReader, encoding: str) -> None:
-        self._content, self._decoder = content, codecs.getincrementaldecoder(encoding)("replace")
-        self._ready, self._is_read = b"", False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready and not self._is_read:
-            stored = self._content.read(LOOKED_AT)
-            self._is_read = not stored  # then the decoder returns a half character as U+FFFD
-            self._ready = self._decoder.decode(stored, self._is_read).encode("utf-8", "replace")
-        number = min(len(buffer), len(self._ready))
-        buffer[:number], self._ready = self._ready[:number], self._ready[number:]
-        return number
+def _recoded(content: io.BufferedReader, encoding: str) -> Iterator[bytes]:
+    """Yield text in UTF-16 or UTF-32 as UTF-8. Programs on Windows often write tables and JSON Lines in these encodings."""
+    for text in codecs.iterdecode(iter(lambda: content.read(LOOKED_AT), b""), encoding, "replace"):
+        yield text.encode("utf-8", "replace")
 
 
 class OtherFormat(Exception):
@@ -237,7 +223,7 @@ class InputFile:
             with decompressed(stored, self.name, by_member) as content:
                 begin = content.peek(4)[:4]
                 encoding = next((name for mark, name in _WIDE_MARKS.items() if begin.startswith(mark)), None)
-                yield stored, io.BufferedReader(_Recoded(content, encoding)) if encoding else content
+                yield stored, io.BufferedReader(PieceStream(_recoded(content, encoding))) if encoding else content
 
 
 @contextmanager

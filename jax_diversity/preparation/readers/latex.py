@@ -51,7 +51,7 @@ _PART_COST = 4096
 So even endless inclusion of absent or empty files reaches the limit.
 """
 _ENCODING = re.compile(
-    rb"^[^%\n]{0,500}?(?:\\(?:usepackage|RequirePackage)\s{0,9}\[([^\[\]]{0,99})\]\s{0,9}\{[^{}]{0,99}\binputenc\b"
+    rb"^[^%\n]{0,500}?(?:\\(?:usepackage|RequirePackage|documentclass)\s{0,9}\[([^\[\]]{0,99})\]\s{0,9}\{[^{}]{0,99}\b(?:inputenc|ctex)"
     rb"|\\inputencoding\s{0,9}\{([\w-]{1,20})\}|\\begin\s{0,9}\{CJK\*?\}\s{0,9}(?:\[[^\[\]]{0,40}\])?\{([\w+-]{1,20})\})",
     re.MULTILINE,
 )
