@@ -49,7 +49,8 @@ _LEAST_NULS = 0.02
 """Share of a text's 16-bit units that are ASCII, at least, if it is UTF-16 without a mark."""
 _LEAST_REPLACED, _DOUBTFUL, _MOST_REPLACED = 10, 0.03, 0.1
 """Numbers of replaced characters, and shares of the characters beyond ASCII: a label is doubted, a page is removed."""
-_CONTROLS, _MOST_CONTROLS, _LOOKED_AT = re.compile("[\0-\x07\x0e-\x1a\x1c-\x1f\x7f]"), 0.01, 10_000
+_CONTROLS = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
+_MOST_CONTROLS, _LOOKED_AT = 0.01, 10_000
 """Control characters that texts do not have, their largest share, and the number of characters that are examined.
 
 Manual pages have backspaces, for bold letters.
@@ -118,7 +119,8 @@ def decoded_by(page: bytes, declared: str | None) -> tuple[str, str]:
 
 def undecodable(text: str) -> Problem | None:
     """Return a problem for binary data, and if more than a tenth of the characters beyond ASCII cannot be decoded."""
-    num_controls = len(_CONTROLS.findall(text, 0, _LOOKED_AT))
+    begin = text[:_LOOKED_AT].encode()
+    num_controls = len(begin) - len(begin.translate(None, _CONTROLS))
     if num_controls > _LEAST_REPLACED and num_controls > _MOST_CONTROLS * min(len(text), _LOOKED_AT):
         return Problem("num_undecodable", "binary data, not text")
     if not _is_poor(text, _MOST_REPLACED):

@@ -152,7 +152,7 @@ class InputFile:
         found = itertools.takewhile(bool, map(_PARTITION.fullmatch, reversed(self._folders)))
         return {match[1]: unquote(match[2]) for match in reversed([*found]) if match and match[2] != _NO_VALUE}
 
-    @property
+    @cached_property
     def format(self) -> TextFormat:
         """The format that the file's name says; `text` for unknown names."""
         base = PurePosixPath(without_compression(self.name)).name

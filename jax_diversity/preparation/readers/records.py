@@ -116,7 +116,7 @@ class ReadReport:
 
     def count_replaced(self, place: Place, document: Document) -> None:
         """Count the characters U+FFFD of a text, also by file and by source, and texts in other encodings."""
-        self.num_other_encodings += place.file.format == "text" and ENCODING in document.metadata
+        self.num_other_encodings += ENCODING in document.metadata and place.file.format == "text"
         if not document.text.isascii() and (number := document.text.count(REPLACED)):
             self.num_replaced += number
             for counts, name in ((self.replaced_by_file, place.file.name), (self.replaced_by_source, document.source)):
@@ -174,9 +174,9 @@ class RecordForm:
     def is_in(self, fields: Iterable[str], config: CorpusConfig) -> bool:
         """Return whether the required field is among these fields; of names of columns, whether it may be."""
         name = self.field(config)
-        if isinstance(fields, Mapping):
-            return _holder(fields, name) is not None
-        return name in fields or name.partition(".")[0] in fields
+        if name in fields or "." not in name:
+            return name in fields
+        return _holder(fields, name) is not None if isinstance(fields, Mapping) else name.partition(".")[0] in fields
 
     def document(self, record: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
         """Make the document of a record."""
@@ -305,9 +305,11 @@ def labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[s
 
 def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
     """Remove and return a field if it is a string or a whole number. Other values stay in the metadata."""
-    holder = _holder(fields, name) if name is not None else None
-    value = _decoded(holder[0][holder[1]]) if holder else None
-    if holder is None or isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+    holder = _holder(fields, name) if name is not None and (name in fields or "." in name) else None
+    if holder is None:
+        return None
+    value = _decoded(holder[0][holder[1]])
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         return None
     del holder[0][holder[1]]
     return str(value)

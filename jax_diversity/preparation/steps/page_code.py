@@ -38,8 +38,9 @@ _LINE_CLASS = re.compile(
     re.IGNORECASE,
 )
 _CODE_CELL = re.compile(r"<pre(?![\w-])|blob-code|hljs-ln-code|code-line|lines-code|crayon-code|class=[\"']?(?:code|lntd)\b")
-_SIGNS_OF_CODE = ("<pre", "blob-code", "hljs-ln-code", "code-line", "lines-code", "syntaxhighlighter", "crayon-code")
-_SIGNS_OF_EDITORS = ("codemirror", "cm-content", "react-code-lines", 'class="fragment"')
+_SIGNS_OF_CODE = ("<pre", "-code", "code-line", "syntaxhighlighter")
+_SIGNS_OF_EDITORS = ("codemirror", "cm-content", "react-code", 'class="fragment"')
+_SIGNS_OF_NUMBERS = ("line-n", "linen", "file-line")
 _NUMBER = re.compile(rf"<(a|div|span)\s(?=[^<>]*{_NUMBER_CLASS.pattern})[^<>]*>[\s\d]*</\1\s*>", re.IGNORECASE)
 _BREAK_AT_END = re.compile(r"(<br[^<>]{0,20}>)\r?\n", re.IGNORECASE)
 _BLANK_LINE = re.compile(r"^[ \t]+$", re.MULTILINE)
@@ -97,14 +98,15 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
     if not has_code or _BEGIN in page:
         return page, codes
     names = ["pre", "table", *["code"] * has_breaks, *["div"] * has_editors]
-    elements = {name: Elements(lowered, name) for name in names}
+    elements = dict[str, Elements]()
     parts, position = list[str](), 0
     opening = _OPEN["|".join(names)]
     while match := opening.search(lowered, position):
         is_editor = match[1] == "div" and _EDITOR.match(lowered, match.start()) is not None
         end = -1
         if match[1] != "div" or is_editor:
-            end = elements[match[1]].closing(match.end(), _LONGEST_BLOCK, _MOST_LEVELS.get(match[1], 1))
+            tags = elements.get(match[1]) or elements.setdefault(match[1], Elements(lowered, match[1]))
+            end = tags.closing(match.end(), _LONGEST_BLOCK, _MOST_LEVELS.get(match[1], 1))
         content = page[match.end() : end] if end >= 0 else ""
         is_table = match[1] == "table"
         if is_table:
@@ -121,8 +123,10 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
         if not _OF_NUMBERS.fullmatch(code) or not _NUMBER_CLASS.search(page, max(match.start() - 200, 0), match.end()):
             parts.append(f"<pre>{_BEGIN}{len(codes)}{_MIDDLE}{escape(code, quote=False)}{_END}</pre>")
             codes.append(code)
+    if not position:
+        return page, codes
     page = "".join([*parts, page[position:]])
-    if codes and _NUMBER_CLASS.search(page):  # numbers beside the block
+    if codes and any(map(lowered.__contains__, _SIGNS_OF_NUMBERS)):  # numbers beside the block
         page = _NUMBER.sub("", page)
     return (_without_figures(page) if codes and "<figure" in page else page), codes
 
