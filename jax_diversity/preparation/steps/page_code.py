@@ -43,6 +43,7 @@ _SIGNS_OF_EDITORS = ("codemirror", "cm-content", "react-code", 'class="fragment"
 _SIGNS_OF_NUMBERS = ("line-n", "linen", "file-line")
 _NUMBER = re.compile(rf"<(a|div|span)\s(?=[^<>]*{_NUMBER_CLASS.pattern})[^<>]*>[\s\d]*</\1\s*>", re.IGNORECASE)
 _BREAK_AT_END = re.compile(r"(<br[^<>]{0,20}>)\r?\n", re.IGNORECASE)
+_BETWEEN_LINES = re.compile(r">\s*\n\s*<")
 _BLANK_LINE = re.compile(r"^[ \t]+$", re.MULTILINE)
 _OF_NUMBERS = re.compile(r"[\s\d]*")
 _BLOCKS = frozenset(("div", "p", "li", "tr", "td", "pre", "ol", "ul", "table"))
@@ -117,7 +118,10 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
             parts.append(page[position : match.end()])
             position = match.end()
             continue
-        code = _code(_BREAK_AT_END.sub(r"\1", content) if match[1] == "code" else content, is_table)
+        row = "tr"
+        if is_editor:
+            content, row = _BETWEEN_LINES.sub("><", content), "pre" if "<pre" in content else "div"
+        code = _code(_BREAK_AT_END.sub(r"\1", content) if match[1] == "code" else content, is_table, row)
         parts.append(page[position : match.start()])
         position = lowered.index(">", end) + 1
         if not _OF_NUMBERS.fullmatch(code) or not _NUMBER_CLASS.search(page, max(match.start() - 200, 0), match.end()):
@@ -139,8 +143,8 @@ def with_code(text: str, codes: Sequence[str]) -> str:
     return _MARK.sub("", text).strip("\n")
 
 
-def _code(content: str, is_table: bool) -> str:
-    """Return the text of a block, with a line for every line that a browser shows."""
+def _code(content: str, is_table: bool, row_name: str) -> str:
+    """Return the text of a block, with a line for every line that a browser shows, also for an empty `row_name`."""
     pieces, hidden, in_cell, position, row = [""], "", not is_table, 0, 0
     content, has_numbers = with_raised(_COMMENT.sub("", content)), False
     for tag in (*_TAG.finditer(content), None):
@@ -160,7 +164,7 @@ def _code(content: str, is_table: bool) -> str:
         elif name in _BLOCKS or (not is_end and name == "span" and _LINE_CLASS.search(attributes)):
             last = next((piece for piece in reversed(pieces) if piece), "\n")
             pieces.append("" if last.endswith("\n") else "\n")
-            if name == "tr":  # an empty row is an empty line
+            if name == row_name:
                 pieces.append("\n" if is_end and row and not "".join(pieces[row:]) else "")
                 row = 0 if is_end else len(pieces)
         if not is_end and _NUMBER_CLASS.search(attributes):
