@@ -40,7 +40,7 @@ _LINE_CLASS = re.compile(
 _CODE_CELL = re.compile(r"<pre(?![\w-])|blob-code|hljs-ln-code|code-line|lines-code|crayon-code|class=[\"']?(?:code|lntd)\b")
 _SIGNS_OF_CODE = ("<pre", "-code", "code-line", "syntaxhighlighter")
 _SIGNS_OF_EDITORS = ("codemirror", "cm-content", "react-code", 'class="fragment"')
-_SIGNS_OF_NUMBERS = ("line-n", "linen", "file-line")
+_SIGNS_OF_NUMBERS = ("line-n", "linen", "cm-gutter")
 _NUMBER = re.compile(rf"<(a|div|span)\s(?=[^<>]*{_NUMBER_CLASS.pattern})[^<>]*>[\s\d]*</\1\s*>", re.IGNORECASE)
 _BREAK_AT_END = re.compile(r"(<br[^<>]{0,20}>)\r?\n", re.IGNORECASE)
 _BETWEEN_LINES = re.compile(r">\s*\n\s*<")
