@@ -27,6 +27,7 @@ from jax_diversity.foundation.checks import reads_as_number
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import source_of_file, valid_name
 from jax_diversity.foundation.libraries import missing_driver
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.preparation.readers.compression import COMPRESSED, PieceStream, archive_error, decompressed
 from jax_diversity.preparation.settings import PYTHON_ENVIRONMENT, CorpusConfig, TextFormat
 
@@ -55,6 +56,7 @@ _NAMES: dict[TextFormat, re.Pattern] = {
 
 _OBJECT = re.compile(rb'(?:\xef\xbb\xbf)?\s*+(?:\[\s*+)?\{\s*+"(?:[^"\\\n]|\\.){0,200}"\s*+:\s*+["\[{\dtfn-]')
 """The beginning of JSON Lines, or of an array of objects."""
+_READ_BYTES = 1 << 13
 LOOKED_AT = 1 << 16
 """Number of bytes of a file in which its format is recognised."""
 
@@ -65,6 +67,13 @@ _WIDE_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+
+
+def _reported(stored: io.BufferedReader, advance: Advance) -> Iterator[bytes]:
+    """Yield the stored bytes, and report their numbers."""
+    while piece := stored.read(_READ_BYTES):
+        advance(len(piece))
+        yield piece
 
 
 def _recoded(content: io.BufferedReader, encoding: str) -> Iterator[bytes]:
@@ -166,7 +175,7 @@ class InputFile:
         """The format that the name says; for unknown names, the format of the content."""
         if self.format != "text":
             return self.format
-        with self.stream() as (_, content):
+        with self.stream() as content:
             return format_of(content.read(LOOKED_AT)) or "text"
 
     @property
@@ -212,18 +221,20 @@ class InputFile:
         return int(self.filesystem.size(self.address) or 0)  # some servers return None
 
     @contextmanager
-    def stream(self, by_member: bool = False) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-        """Yield the stored bytes and the content: decompressed, and in UTF-8 if it has the mark of UTF-16 or UTF-32.
+    def stream(self, advance: Advance = ignore, by_member: bool = False) -> Iterator[io.BufferedReader]:
+        """Yield the content: decompressed, and in UTF-8 if it has the mark of UTF-16 or UTF-32.
 
-        With `by_member`, damaged members of gzip are left out (`GzipMembers`). Other faults are `UserError`s.
+        `advance` gets the numbers of stored bytes that were read. With `by_member`, damaged members of gzip are left
+        out (`GzipMembers`). Other faults are `UserError`s.
         """
-        with reading_faults(self), self.open() as stored:
+        with reading_faults(self), self.open() as file:
+            stored = io.BufferedReader(PieceStream(_reported(file, advance)), _READ_BYTES)
             if error := archive_error(stored.peek(), self.address, PurePosixPath(self.address).name):
                 raise error
             with decompressed(stored, self.name, by_member) as content:
                 begin = content.peek(4)[:4]
                 encoding = next((name for mark, name in _WIDE_MARKS.items() if begin.startswith(mark)), None)
-                yield stored, io.BufferedReader(PieceStream(_recoded(content, encoding))) if encoding else content
+                yield io.BufferedReader(PieceStream(_recoded(content, encoding))) if encoding else content
 
 
 @contextmanager

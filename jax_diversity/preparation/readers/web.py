@@ -63,14 +63,12 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
     Raises:
         UserError: the file has no record.
     """
-    number = position = num_pages = num_metadata = 0
-    with file.stream(by_member=True) as (stored, content):
+    number = num_pages = num_metadata = 0
+    with file.stream(advance, by_member=True) as content:
         pieces = _Decompressed(content)
         try:
             for record in _records(io.BufferedReader(pieces, _PIECE_BYTES)):
                 number += 1
-                advance(stored.tell() - position)
-                position = stored.tell()
                 found = record if isinstance(record, Problem) else converted(_document, record, Place(file, number))
                 num_metadata += isinstance(record, _Record) and _is_wat(record)
                 if found is not None:
@@ -85,7 +83,6 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
                 raise
             what = f"the file is cut off or damaged here ({in_one_line(error)})"
             yield Place(file, number + 1), Problem("num_broken_records", what)
-        advance(stored.tell() - position)
     if num_metadata and not num_pages:
         raise UserError(
             f"Expected pages in {file.address}, found only metadata of pages (a WAT file); name .warc.gz or .wet.gz "
@@ -128,9 +125,8 @@ class _Decompressed(PieceStream):
 def read_html(file: InputFile, advance: Advance) -> Found:
     """Read the file as one page."""
     place = Place(file, None)
-    with file.stream() as (stored, content):
+    with file.stream(advance) as content:
         whole = content.read(MAX_PAGE_BYTES + 1)
-        advance(stored.tell())
     if len(whole) > MAX_PAGE_BYTES:
         yield place, Problem("num_broken_records", f"a page of more than {MAX_PAGE_BYTES} bytes")
         return
