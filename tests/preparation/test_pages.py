@@ -231,11 +231,11 @@ CODE_BLOCKS = {
         f'<div class="blob-content"><pre class="code"><code>{INSIDE}</code></pre></div></div>'
     ),
     "a row for every line, Gitea": f"<table><tbody>{each_line(GITEA_ROW)}</tbody></table>",
-    "CodeMirror 5": f'<div class="CodeMirror cm-s-x"><div class="CodeMirror-code">{each_line(CODEMIRROR_LINE)}</div></div>',
+    "CodeMirror 5": f'<div class="CodeMirror"><div class="CodeMirror-code">{each_line(CODEMIRROR_LINE)}</div></div>',
     "CodeMirror 6": (
         f'<div class="cm-scroller"><div class="cm-gutters">{each_line("<div class=cm-gutterElement>{number}</div>")}'
-        f'</div><div class="cm-content">{each_line("<div class=cm-line>{line}</div>").replace("></div>", "><br></div>")}</div></div>'
-    ),
+        f'</div><div class="cm-content">{each_line("<div class=cm-line>{line}</div>")}</div></div>'
+    ).replace("cm-line></div>", "cm-line><br></div>"),
     "Doxygen": f'<div class="fragment">{each_line(DOXYGEN_LINE)}</div>',
     "numbers in a block beside": (
         f'<div><div class="line-numbers"><pre>1\n2\n3\n4\n</pre></div><pre class="code">{INSIDE}</pre></div>'

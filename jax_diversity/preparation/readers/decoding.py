@@ -38,9 +38,8 @@ _LEAST_BEYOND_ASCII = 0.02
 _LATIN = ("cp1252", "cp1250", "iso8859-2", "cp850", "cp852", "cp437")
 """Encodings of Windows, ISO and DOS that detection confuses with one another."""
 _LETTER = r"[^\W\d_\u1100-\uffff]"
-_SIGN_IN_WORD = re.compile(
-    rf"[\x80-\x9f\ufffd]|(?<={_LETTER})[\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7\u02b0-\u036f\u201a\u201e-\u2bff](?={_LETTER})"
-)
+_SIGN = r"[\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7\u02b0-\u036f\u201a\u201e-\u2bff]"
+_SIGN_IN_WORD = re.compile(rf"[\x80-\x9f\ufffd]|(?<={_LETTER}){_SIGN}(?={_LETTER})")
 _MOST_ODD = 0.05
 """Characters that words do not have, such as signs between letters, and their largest share if the encoding is right."""
 _LEAST_OTHER, _ASCII_LETTERS = 30, [letter.encode() for letter in ascii_letters]

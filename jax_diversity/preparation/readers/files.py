@@ -77,7 +77,7 @@ def _reported(stored: io.BufferedReader, advance: Advance) -> Iterator[bytes]:
 
 
 def _recoded(content: io.BufferedReader, encoding: str) -> Iterator[bytes]:
-    """Yield text in UTF-16 or UTF-32 as UTF-8. Programs on Windows often write tables and JSON Lines in these encodings."""
+    """Yield text in UTF-16 or UTF-32 as UTF-8. Programs on Windows often write tables and JSON Lines in them."""
     for text in codecs.iterdecode(iter(lambda: content.read(LOOKED_AT), b""), encoding, "replace"):
         yield text.encode("utf-8", "replace")
 

@@ -37,13 +37,15 @@ _LINE_CLASS = re.compile(
     r"\bclass\s*+=\s*+[\"']?(?:[^\"'<>]{0,300}\s)?(?:line|code-line|view-line|crayon-line|cl|row)(?![\w-])",
     re.IGNORECASE,
 )
-_CODE_CELL = re.compile(r"<pre(?![\w-])|blob-code|hljs-ln-code|code-line|lines-code|crayon-code|class=[\"']?(?:code|lntd)\b")
+_CODE_CELL = re.compile(
+    r"<pre(?![\w-])|blob-code|hljs-ln-code|code-line|lines-code|crayon-code|class=[\"']?(?:code|lntd)\b"
+)
 _SIGNS_OF_CODE = ("<pre", "-code", "code-line", "syntaxhighlighter")
 _SIGNS_OF_EDITORS = ("codemirror", "cm-content", "react-code", 'class="fragment"')
 _SIGNS_OF_NUMBERS = ("line-n", "linen", "cm-gutter")
 _NUMBER = re.compile(rf"<(a|div|span)\s(?=[^<>]*{_NUMBER_CLASS.pattern})[^<>]*>[\s\d]*</\1\s*>", re.IGNORECASE)
 _BREAK_AT_END = re.compile(r"(<br[^<>]{0,20}>)\r?\n", re.IGNORECASE)
-_BETWEEN_LINES = re.compile(r">\s*\n\s*<")
+_BETWEEN_LINES = re.compile(r">[^\S\n]*\n\s*<")
 _BLANK_LINE = re.compile(r"^[ \t]+$", re.MULTILINE)
 _OF_NUMBERS = re.compile(r"[\s\d]*")
 _BLOCKS = frozenset(("div", "p", "li", "tr", "td", "pre", "ol", "ul", "table"))
