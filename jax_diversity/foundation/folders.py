@@ -16,14 +16,12 @@ from jax_diversity.foundation.errors import UserError, quoted, shortened
 
 # Names of numbered files: datatrove's 00000_tokens, web_00000_tokens, 00000_00003_shuffled; dolma's part-0-00000;
 # Spark's part-00000-c0ffee00-....-c000.snappy; web-00000-of-00512, also with the hash that the Hugging Face hub adds;
-# shard_3, web-0001; WikiExtractor's AA/wiki_00; CC-MAIN-20240220211055-20240221001055-00000 and CC-NEWS-..., a crawl's
-# segment, of which there are hundreds, and its files. A year or a month is not a file's number: wiki-2024, wiki-202401.
+# shard_3, web-0001; WikiExtractor's AA/wiki_00. A year or a month is not a file's number: wiki-2024, wiki-202401.
 _FILE_NUMBER = re.compile(
     r"(?:^|[-_.])\d{5}(?:_\d{5})?_(?:tokens|shuffled|unshuffled)$"
     r"|(?:^|[-_.])(?:part|shard|chunk|file)[-_.]?\d+(?:[-_.]\d+)*$"
     r"|(?:^|[-_.])(?:(?:part|shard|chunk|file)[-_.])?\d{3,}-of-\d{3,}(?:-[0-9a-f]{16})?$"
     r"|^part-\d+-(?:tid-\d+-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}.*$"
-    r"|(?:-\d{14,17}){1,2}-\d{5}(?:-.*)?$"
     r"|^\d+$"
     r"|(?<=^wiki)_\d\d$"
     r"|[-_.](?!(?:19|20)\d\d(?:\d\d)?$)\d{3,6}$"

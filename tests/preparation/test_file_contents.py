@@ -384,20 +384,7 @@ def test_the_shards_of_a_crawl_are_one_source(ending: str) -> None:
     sources = {
         InputFile(f"/x/{SEGMENT}-{number:05d}{ending}", f"{SEGMENT}-{number:05d}{ending}").source for number in range(3)
     }
-    assert sources == {"CC-MAIN"}
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("CC-MAIN-20240221011055-20240221041055-00899.warc.wet.gz", "CC-MAIN"),
-        ("CC-NEWS-20200101000000-00012.warc.gz", "CC-NEWS"),
-        ("WIDE-20110225183219005-04371-13730~crawl301.us.archive.org~9443.warc.gz", "WIDE"),
-        ("wiki-20240101-00001.jsonl", "wiki-20240101"),
-    ],
-)
-def test_all_segments_of_a_crawl_are_one_source(name: str, source: str) -> None:
-    assert InputFile(f"/x/{name}", name).source == source
+    assert sources == {SEGMENT}
 
 
 def test_the_files_of_an_extracted_wiki_are_one_source() -> None:

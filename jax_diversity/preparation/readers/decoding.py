@@ -41,7 +41,7 @@ _LETTER = r"[^\W\d_\u1100-\uffff]"
 _SIGN = r"[\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7\u02b0-\u036f\u201a\u201e-\u2bff]"
 _SIGN_IN_WORD = re.compile(rf"[\x80-\x9f\ufffd]|(?<={_LETTER}){_SIGN}(?={_LETTER})")
 _MOST_ODD = 0.05
-"""Characters that words do not have, such as signs between letters, and their largest share if the encoding is right."""
+"""The largest share of characters that words do not have, such as signs between letters, in the right encoding."""
 _LEAST_OTHER, _ASCII_LETTERS = 30, [letter.encode() for letter in ascii_letters]
 """The least number of bytes beyond ASCII that contradict the label ISO-8859-1, if they outnumber the ASCII letters."""
 _LEAST_NULS = 0.02

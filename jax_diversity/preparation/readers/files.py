@@ -231,7 +231,7 @@ class InputFile:
             stored = io.BufferedReader(PieceStream(_reported(file, advance)), _READ_BYTES)
             if error := archive_error(stored.peek(), self.address, PurePosixPath(self.address).name):
                 raise error
-            with decompressed(stored, self.name, by_member) as content:
+            with decompressed(stored, self.name, by_member) as content:  # type: ignore[arg-type]
                 begin = content.peek(4)[:4]
                 encoding = next((name for mark, name in _WIDE_MARKS.items() if begin.startswith(mark)), None)
                 yield io.BufferedReader(PieceStream(_recoded(content, encoding))) if encoding else content
