@@ -164,10 +164,19 @@ def test_zero_bytes_in_a_page_do_not_make_it_wide() -> None:
         (JAPANESE, "euc_jp", "shift_jis"),
         (JAPANESE, "cp932", "euc-kr"),
         ("이 문장은 한국어 문장입니다. " * 5, "cp949", "utf-8"),
+        ("Сегодня хорошая погода, и мы пойдём гулять.", "cp1251", "iso-8859-1"),
+        ("Сегодня хорошая погода, и мы пойдём гулять.", "koi8-r", "windows-1252"),
+        (JAPANESE, "cp932", "iso-8859-1"),
+        ("Σήμερα είναι καλός καιρός και θα πάμε βόλτα", "cp1253", "us-ascii"),
     ],
 )
 def test_a_wrong_label_gives_way_to_detection(text: str, encoding: str, label: str) -> None:
     assert decoded(text.encode(encoding), label) == text
+
+
+def test_the_label_of_latin_letters_counts() -> None:
+    page = "<p>«Été» : ÄÖÜ äöüß, l'été à côté de la forêt où les élèves étudiaient.</p>"
+    assert decoded(page.encode("cp1252"), "iso-8859-1") == page
 
 
 def test_a_page_in_utf_8_with_broken_characters_stays() -> None:

@@ -35,6 +35,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "zstd": zstandard.ZstdCompressor().compress,
     "lz4": lambda content: pa.compress(content, "lz4", asbytes=True),
+    "lzma": lambda content: lzma.compress(content, lzma.FORMAT_ALONE),
 }
 LINES = "".join(json.dumps({"id": str(n), "text": f"A text with the number {n}."}) + "\n" for n in range(300)).encode()
 
@@ -82,6 +83,12 @@ def test_manual_pages_are_text(tmp_path: Path) -> None:
         ("cp1252", "“Smart quotes” are not rare in texts of word processors, and they mean well." * 3),
         ("cp1252", "The people of the town know the house, and nobody in the whole street minds Itô." * 3),
         ("cp850", "Grüße aus München, wo die Straßen schön und die Häuser groß sind." * 4),
+        ("cp852", "Árvíztűrő tükörfúrógép, őszi időjárás, ahol a fiúk és a lányok játszottak az erdő szélén."),
+        ("cp852", "Zażółć gęślą jaźń, pchnąć w tę łódź jeża."),
+        ("cp850", "L'été dernier, nous avons mangé des crêpes à côté de la forêt où les élèves étudiaient."),
+        ("cp437", "El niño comió piñas. ¿Cómo está usted? La canción más rápida según el señor Núñez."),
+        ("cp1250", "Kŕdeľ šťastných ďatľov učí pri ústí Váhu mĺkveho koňa obhrýzať kôru a žrať čerstvé mäso."),
+        ("iso8859-2", "Kŕdeľ šťastných ďatľov učí pri ústí Váhu mĺkveho koňa obhrýzať kôru a žrať čerstvé mäso."),
         ("cp1251", "Это длинный текст на русском языке, который мы читаем без указания кодировки."),
         ("koi8-r", "Это длинный текст на русском языке, который мы читаем без указания кодировки."),
         ("latin-1", "Das Mädchen läuft über die Straße und grüßt, aber niemand grüßt zurück."),
@@ -127,7 +134,8 @@ def archive(kind: str) -> bytes:
         ("a.pdf", b"%PDF-1.4\nabc", "binary data"),
         ("a.db", b"SQLite format 3\0abc", "binary data"),
         ("a.txt.gz", compressed(compressed(b"twice" * 99)), "binary data"),
-        ("a.jsonl.lzma", lzma.compress(LINES, lzma.FORMAT_ALONE), "binary data"),
+        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0\xff" * 300, "Microsoft Office"),
+        ("a.rtf", rb"{\rtf1\ansi Words.}", "Rich Text Format"),
     ],
 )
 def test_files_that_are_no_text(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
@@ -434,6 +442,15 @@ def test_folders_of_hive_change_the_fingerprint(tmp_path: Path) -> None:
 
 # ---- Fields in fields.
 NESTED = {"text": "outer", "meta": {"text": "inner", "id": 7, "set": {"name": "Pile-CC"}}, "meta.id": "whole name"}
+
+
+def test_bytes_in_fields_are_texts(tmp_path: Path) -> None:
+    rows = [{"meta": {"body": "é".encode(), "id": b"one"}}, {"meta": {"body": b"\xff", "id": b"two"}}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    report = ReadReport()
+    config = CorpusConfig(paths=(str(tmp_path / "a.parquet"),), text_field="meta.body", id_field="meta.id")
+    assert [(document.id, document.text) for document in read_documents(config, report)] == [("one", "é")]
+    assert report.num_invalid_utf8 == 1
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

@@ -161,6 +161,16 @@ def each_line(form: str, between: str = "") -> str:
 
 CHROMA_NUMBER = "<span class=lnt>{number}\n</span>"
 CHROMA_LINE = "<span class=line><span class=cl>{line}\n</span></span>"
+GITLAB_NUMBER = '<a class="file-line-num" data-line-number="{number}" href="#L{number}">{number}</a>'
+GITEA_ROW = (
+    '<tr><td class="lines-num"><span data-line-number="{number}"></span></td>'
+    '<td class="lines-code"><code>{line}\n</code></td></tr>'
+)
+CODEMIRROR_LINE = (
+    '<div><div class="CodeMirror-gutter-wrapper"><div class="CodeMirror-linenumber">{number}</div></div>'
+    '<pre class="CodeMirror-line"><span>{line}</span></pre></div>'
+)
+DOXYGEN_LINE = '<div class="line"><span class="lineno"> {number}</span>&#160;{line}</div>\n'
 CODE_BLOCKS = {
     "plain": f"<pre>{INSIDE}</pre>",
     "code in pre": f"<pre class='x'><code class='python'>{INSIDE}\n</code></pre>",
@@ -216,6 +226,17 @@ CODE_BLOCKS = {
     .replace("    ", "&nbsp;" * 4)
     .replace("<div class=crayon-line></div>", "<div class=crayon-line>&nbsp;</div>"),
     "code with br": f"<p><code>{INSIDE}</code></p>".replace("\n", "<br />\n").replace("    ", "&nbsp;" * 4),
+    "numbers in links beside, GitLab": (
+        f'<div class="file-content"><div class="line-numbers">{each_line(GITLAB_NUMBER, chr(10))}</div>'
+        f'<div class="blob-content"><pre class="code"><code>{INSIDE}</code></pre></div></div>'
+    ),
+    "a row for every line, Gitea": f"<table><tbody>{each_line(GITEA_ROW)}</tbody></table>",
+    "CodeMirror 5": f'<div class="CodeMirror"><div class="CodeMirror-code">{each_line(CODEMIRROR_LINE)}</div></div>',
+    "CodeMirror 6": (
+        f'<div class="cm-scroller"><div class="cm-gutters">{each_line("<div class=cm-gutterElement>{number}</div>")}'
+        f'</div><div class="cm-content">{each_line("<div class=cm-line>{line}</div>")}</div></div>'
+    ).replace("cm-line></div>", "cm-line><br></div>"),
+    "Doxygen": f'<div class="fragment">{each_line(DOXYGEN_LINE)}</div>',
     "numbers in a block beside": (
         f'<div><div class="line-numbers"><pre>1\n2\n3\n4\n</pre></div><pre class="code">{INSIDE}</pre></div>'
     ),
@@ -292,6 +313,7 @@ def test_lists_in_lists_stay(part: str, extractor: str) -> None:
 JOINED = {
     "Persian": "می\u200cشود و می\u200cبیند",
     "Sinhala": "ශ්\u200dරී ලංකා",
+    "Mongolian": "ᠮᠣᠩᠭᠣᠯ\u180eᠠ ᠪᠢᠴᠢᠭ",
     "emoji": "\U0001f468\u200d\U0001f469\u200d\U0001f467 and \U0001f3f4\U000e0067\U000e0062\U000e007f",
     "Khmer": "ខ្ញុំ\u200bស្រឡាញ់\u200bភាសា",
     "Thai": "ฉัน\u200bรัก\u200bภาษา",

@@ -215,6 +215,8 @@ def test_encodings_and_line_ends(tmp_path: Path) -> None:
         ("\\begin{CJK}{SJIS}{min}", "shift_jis", "確率変数が正規分布に従う"),
         ("\\begin{CJK}{KS}{mj}", "euc-kr", "확률변수가 정규분포를 따른다"),
         ("\\usepackage[maccyr]{inputenc}", "mac_cyrillic", "Пусть дано число"),
+        ("\\documentclass[GBK,a4paper]{ctexart}", "gb18030", "你好这是一篇论文"),
+        ("\\usepackage[GBK]{ctex}", "gb18030", "你好这是一篇论文"),
         ("\\begin{CJK}{Bg5+}{bsmi}", "big5", "設隨機變數服從常態分佈"),
         ("% nothing is declared", "cp1251", "Пусть дано число, и пусть оно больше нуля"),
         ("% nothing is declared", "gb18030", "设随机变量服从正态分布"),

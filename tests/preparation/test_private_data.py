@@ -74,6 +74,7 @@ PUBLISHED = [
     ("postgres://me:hunter2!@db.net/x", "postgres://me:<secret>@db.net/x", {"secret_url_password": 1}),
     ("the key AKIALHQWERTZUIOPASDF", "the key <secret>", {"secret_aws": 1}),
     ("<b>DB_PASSWORD=D8$rAl3dGD</b>", "<b>DB_PASSWORD=<secret></b>", {"secret_assigned": 1}),
+    ("<password>hK8wqZp2x7Lm</password>", "<password><secret></password>", {"secret_assigned": 1}),
     ('password: "hK8$wq!Zp2"', 'password: "<secret>"', {"secret_assigned": 1}),
     (
         "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
@@ -227,6 +228,8 @@ ESCAPED = [
             "url = git@gitlab.com:group/sub/project.git",
             "ssh://git@bitbucket.org/team/repo.git, ssh://git@host.example.org:7999/team/repo.git",
             "pip install git+ssh://git@github.com/org/project.git@v1.2",
+            "gitea@host.example.org:org/repo.git, ssh://forgejo@example.org:2222/org/repo.git",
+            "svn+ssh://jane@svn.example.org/project/trunk",
         )
     ),
     ("jane@github.com:org/project, git@example.org", "<email>:org/project, <email>"),

@@ -17,13 +17,14 @@ import zstandard
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.warned import warn
 
-COMPRESSED = (".gz", ".gzip", ".bz2", ".bzip2", ".zst", ".zstd", ".xz", ".lz4")
+COMPRESSED = (".gz", ".gzip", ".bz2", ".bzip2", ".zst", ".zstd", ".xz", ".lzma", ".lz4")
 """The endings of compressed files."""
 _BEGINNINGS = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bz2",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\xfd7zXZ\0": "xz",
+    b"\x5d\0\0": "xz",  # .lzma, its older form
     b"\x04\x22\x4d\x18": "lz4",
 }
 _OF_BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
@@ -34,13 +35,15 @@ _CONTAINERS = {
     b"ARROW1\0": ("an Arrow file", "save the table as Parquet"),
     b"\xff\xff\xff\xff": ("an Arrow stream", "save the data set as Parquet, as `to_parquet` of datasets does"),
     b"Obj\x01": ("an Avro file", "convert it to Parquet or JSON Lines"),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("a file of Microsoft Office", "save it as text or HTML"),
+    b"{\\rtf": ("Rich Text Format", "save it as text or HTML"),
 }
 _TAR, _TAR_PLACE = b"ustar", 257
 _MOST_BYTES = 12
 _PIECE_BYTES, _BUFFER_BYTES = 1 << 13, 1 << 18
 # Frames of zstd (RFC 8878). Bytes that are left out have one of 16 marks; those of ArchiveTeam hold a dictionary.
 _FRAME = b"\x28\xb5\x2f\xfd"
-_LARGEST_DICTIONARY = 2**27
+_LONGEST_HEAD, _LARGEST_DICTIONARY = 18, 2**27
 _SKIPPED, _DICTIONARY = 0x184D2A50, 0x184D2A5D
 _LARGEST_WINDOW, _USUAL_WINDOW = 2**31, 2**27
 
@@ -86,7 +89,7 @@ def decompressed(stored: io.BufferedReader, name: str, by_member: bool = False) 
         with lzma.LZMAFile(stored) as content:
             yield io.BufferedReader(content, _BUFFER_BYTES)  # type: ignore[arg-type]
     elif kind == "zstd":
-        yield io.BufferedReader(_ZstdFrames(stored, name), _BUFFER_BYTES)
+        yield io.BufferedReader(PieceStream(_zstd_frames(stored, name)), _BUFFER_BYTES)
     else:
         # pyarrow's streams raise an error for a truncated frame and for trailing bytes. Python's stream for bz2 ignores
         # trailing bytes.
@@ -107,92 +110,11 @@ def _is_skipped(beginning: bytes) -> bool:
     return len(beginning) >= 4 and int.from_bytes(beginning[:4], "little") & ~0xF == _SKIPPED
 
 
-class _ZstdFrames(io.RawIOBase):
-    """The content of frames of zstd, with windows up to 2 GiB, and with the dictionary of the first frame.
+class PieceStream(io.RawIOBase):
+    """The bytes of pieces that an iterator yields."""
 
-    pyarrow's stream refuses windows above 128 MiB and knows no dictionaries. The package's own stream ends without an
-    error at a truncated frame.
-    """
-
-    def __init__(self, stored: io.BufferedReader, name: str) -> None:
-        self._stored, self._name = stored, name
-        self._frame: zstandard.ZstdDecompressionObj | None = None
-        self._ready = memoryview(b"")
-        self._rest = b""
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            while not len(self._ready):
-                frame = self._frame = self._frame or self._begun()
-                if frame is None:
-                    return 0
-                piece = self._rest or self._stored.read(_PIECE_BYTES)
-                if not piece:
-                    raise EOFError("it ends within a frame")
-                self._ready, self._rest = memoryview(frame.decompress(piece)), b""
-                if frame.eof:
-                    self._frame, self._rest = None, frame.unused_data
-        except zstandard.ZstdError as error:
-            raise OSError(str(error)) from None
-        number = min(len(buffer), len(self._ready))
-        buffer[:number] = self._ready[:number]
-        self._ready = self._ready[number:]
-        return number
-
-    def _begun(self) -> zstandard.ZstdDecompressionObj | None:
-        """Begin the next frame; return None if there is none."""
-        while True:
-            head = self._rest = self._take(18)
-            if not head:
-                return None
-            if not _is_skipped(head):
-                break
-            size = int.from_bytes(head[4:8], "little")
-            self._rest = head[8:]
-            taken = self._take(size)
-            content, self._rest = taken[:size], taken[size:]
-            if len(content) < size or len(head) < 8:
-                raise EOFError("it ends within a frame")
-            if int.from_bytes(head[:4], "little") == _DICTIONARY:
-                if content.startswith(_FRAME):
-                    content = self._decompressor.decompress(content, max_output_size=_LARGEST_DICTIONARY)
-                dictionary = zstandard.ZstdCompressionDict(content)
-                self._decompressor = zstandard.ZstdDecompressor(dictionary, max_window_size=_LARGEST_WINDOW)
-        window = zstandard.get_frame_parameters(head).window_size
-        if _USUAL_WINDOW < window <= _LARGEST_WINDOW:
-            warn(
-                f"To read {self._name}, {window / 2**20:,.0f} MiB of memory are needed: it was made with a long window."
-            )
-        return self._decompressor.decompressobj()
-
-    def _take(self, number: int) -> bytes:
-        """Return the next bytes, at least `number` if there are so many."""
-        if len(self._rest) < number:
-            self._rest += self._stored.read(number - len(self._rest))
-        return self._rest
-
-
-_MEMBER = re.compile(b"\x1f\x8b\x08")
-_LONGEST_HELD = 2**24
-
-
-class GzipMembers(io.RawIOBase):
-    """The content of gzip's members, without damaged members.
-
-    A crawl has one member for each record. Members of at most 16 MiB are returned only after their checksum was
-    verified.
-
-    Attributes:
-        num_damaged: the number of places at which members were left out.
-    """
-
-    def __init__(self, stored: io.BufferedReader) -> None:
-        self._stored, self.num_damaged = stored, 0
-        self._pieces, self._ready = self._members(), memoryview(b"")
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._ready = pieces, memoryview(b"")
 
     def readable(self) -> bool:
         """Return True."""
@@ -206,9 +128,68 @@ class GzipMembers(io.RawIOBase):
                 return 0
             self._ready = memoryview(piece)
         number = min(len(buffer), len(self._ready))
-        buffer[:number] = self._ready[:number]
-        self._ready = self._ready[number:]
+        buffer[:number], self._ready = self._ready[:number], self._ready[number:]
         return number
+
+
+def _zstd_frames(stored: io.BufferedReader, name: str) -> Iterator[bytes]:
+    """Yield the content of frames of zstd, with windows up to 2 GiB, and with the dictionary of the first frame.
+
+    pyarrow's stream refuses windows above 128 MiB and knows no dictionaries. The package's own stream ends without an
+    error at a truncated frame.
+    """
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
+    rest = b""
+
+    def taken(number: int) -> bytes:
+        """Return the next bytes, at least `number` if there are so many."""
+        return rest + stored.read(max(number - len(rest), 0))
+
+    try:
+        while rest := taken(_LONGEST_HEAD):
+            if _is_skipped(rest):
+                size = 8 + int.from_bytes(rest[4:8], "little")
+                rest = taken(size)
+                mark, content, rest = rest[:4], rest[8:size], rest[size:]
+                if len(content) < size - 8:
+                    raise EOFError("it ends within a frame")
+                if int.from_bytes(mark, "little") == _DICTIONARY:
+                    if content.startswith(_FRAME):
+                        content = decompressor.decompress(content, max_output_size=_LARGEST_DICTIONARY)
+                    dictionary = zstandard.ZstdCompressionDict(content)
+                    decompressor = zstandard.ZstdDecompressor(dictionary, max_window_size=_LARGEST_WINDOW)
+                continue
+            window = zstandard.get_frame_parameters(rest).window_size
+            if _USUAL_WINDOW < window <= _LARGEST_WINDOW:
+                warn(f"To read {name}, {window / 2**20:,.0f} MiB of memory are needed: it was made with a long window.")
+            frame = decompressor.decompressobj()
+            while not frame.eof:
+                if not (piece := rest or stored.read(_PIECE_BYTES)):
+                    raise EOFError("it ends within a frame")
+                yield frame.decompress(piece)
+                rest = b""
+            rest = frame.unused_data
+    except zstandard.ZstdError as error:
+        raise OSError(str(error)) from None
+
+
+_MEMBER = re.compile(b"\x1f\x8b\x08")
+_LONGEST_HELD = 2**24
+
+
+class GzipMembers(PieceStream):
+    """The content of gzip's members, without damaged members.
+
+    A crawl has one member for each record. Members of at most 16 MiB are returned only after their checksum was
+    verified.
+
+    Attributes:
+        num_damaged: the number of places at which members were left out.
+    """
+
+    def __init__(self, stored: io.BufferedReader) -> None:
+        super().__init__(self._members())
+        self._stored, self.num_damaged = stored, 0
 
     def _members(self) -> Iterator[bytes]:
         rest = b""

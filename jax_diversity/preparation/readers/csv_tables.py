@@ -28,7 +28,7 @@ def read_csv(file: InputFile, config: CorpusConfig, advance: Advance, form: Reco
 
 def _rows(file: InputFile, advance: Advance) -> Records:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
-    with file.stream() as (stored, content):
+    with file.stream(advance) as content:
         # Bytes that are not UTF-8 become lone surrogates, so that only their rows are broken.
         lines = (line.decode("utf-8", "surrogateescape") for line in iter(content.readline, b""))
         head = next(lines, "").removeprefix("\ufeff")
@@ -50,7 +50,6 @@ def _rows(file: InputFile, advance: Advance) -> Records:
                 f"Expected different names of columns in the first line of {file.address}, found {', '.join(names)}; "
                 "name every column once."
             )
-        position = 0
         while True:
             place = Place(file, rows.line_num + 1)
             row_lines.clear()
@@ -67,9 +66,6 @@ def _rows(file: InputFile, advance: Advance) -> Records:
             for number, line_cells in enumerate(lines_cells):
                 if line_cells:  # a blank line has no cells
                     yield place._replace(line=place.line + number), _record(names, line_cells)  # type: ignore[operator]
-            advance(stored.tell() - position)
-            position = stored.tell()
-        advance(stored.tell() - position)
 
 
 def _kept(lines: Iterable[str], row_lines: list[str]) -> Iterator[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import codecs
 import re
 from importlib.util import find_spec
+from itertools import pairwise
+from string import ascii_letters
 
 import webencodings
 
@@ -33,13 +35,21 @@ _LONGEST_SAMPLE = 100_000
 """Number of bytes from which an encoding is detected."""
 _LEAST_BEYOND_ASCII = 0.02
 """Share of a text's bytes beyond ASCII from which detection is reliable. English words such as `façade` are below."""
-_RARE, _LEAST_LETTERS = frozenset(("cp437", "cp775", "cp850", "cp852", "cp858", "iso8859-10")), 0.9
-"""Encodings that detection confuses with Windows-1252, and the share of letters beyond ASCII if it is the latter."""
+_LATIN = ("cp1252", "cp1250", "iso8859-2", "cp850", "cp852", "cp437")
+"""Encodings of Windows, ISO and DOS that detection confuses with one another."""
+_LETTER = r"[^\W\d_\u1100-\uffff]"
+_SIGN = r"[\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7\u02b0-\u036f\u201a\u201e-\u2bff]"
+_SIGN_IN_WORD = re.compile(rf"[\x80-\x9f\ufffd]|(?<={_LETTER}){_SIGN}(?={_LETTER})")
+_MOST_ODD = 0.05
+"""The largest share of characters that words do not have, such as signs between letters, in the right encoding."""
+_LEAST_OTHER, _ASCII_LETTERS = 30, [letter.encode() for letter in ascii_letters]
+"""The least number of bytes beyond ASCII that contradict the label ISO-8859-1, if they outnumber the ASCII letters."""
 _LEAST_NULS = 0.02
 """Share of a text's 16-bit units that are ASCII, at least, if it is UTF-16 without a mark."""
 _LEAST_REPLACED, _DOUBTFUL, _MOST_REPLACED = 10, 0.03, 0.1
 """Numbers of replaced characters, and shares of the characters beyond ASCII: a label is doubted, a page is removed."""
-_CONTROLS, _MOST_CONTROLS, _LOOKED_AT = re.compile("[\0-\x07\x0e-\x1a\x1c-\x1f\x7f]"), 0.01, 10_000
+_CONTROLS = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
+_MOST_CONTROLS, _LOOKED_AT = 0.01, 10_000
 """Control characters that texts do not have, their largest share, and the number of characters that are examined.
 
 Manual pages have backspaces, for bold letters.
@@ -94,6 +104,8 @@ def decoded_by(page: bytes, declared: str | None) -> tuple[str, str]:
         if replaced <= _beyond_ascii(text) - replaced:
             return text, "utf-8"
     name = "utf-8"
+    if codec == "cp1252" and _has_other_letters(page):
+        codec = None
     if codec not in (None, "utf-8"):
         text, name = _as_text(page, codec), codec
         if not _is_poor(text, _DOUBTFUL):
@@ -106,7 +118,8 @@ def decoded_by(page: bytes, declared: str | None) -> tuple[str, str]:
 
 def undecodable(text: str) -> Problem | None:
     """Return a problem for binary data, and if more than a tenth of the characters beyond ASCII cannot be decoded."""
-    num_controls = len(_CONTROLS.findall(text, 0, _LOOKED_AT))
+    begin = text[:_LOOKED_AT].encode()
+    num_controls = len(begin) - len(begin.translate(None, _CONTROLS))
     if num_controls > _LEAST_REPLACED and num_controls > _MOST_CONTROLS * min(len(text), _LOOKED_AT):
         return Problem("num_undecodable", "binary data, not text")
     if not _is_poor(text, _MOST_REPLACED):
@@ -163,12 +176,16 @@ def detected(page: bytes) -> str:
         best = from_bytes(sample).best()
         name = best.encoding if best else None
     codec = (codec_of(name) if name else None) or "cp1252"
-    if codec in _RARE:
-        # The letters of these encodings are signs in Windows-1252, such as „ and ¢, and not the other way around.
-        beyond = [character for character in sample.decode("cp1252", "replace") if character > "\x7f"]
-        if sum(map(str.isalpha, beyond)) >= _LEAST_LETTERS * len(beyond):
-            return "cp1252"
-    return codec
+    if b"\x1b" in sample:
+        return codec
+    odd = {other: _num_odd(sample.decode(other, "replace")) for other in (codec, *_LATIN)}
+    return codec if odd[codec] <= _MOST_ODD * num_beyond else min(odd, key=lambda other: odd[other])
+
+
+def _num_odd(text: str) -> int:
+    """Count characters that words do not have: signs between letters, capital letters after small ones."""
+    odd = sum(1 for _ in _SIGN_IN_WORD.finditer(text))
+    return odd + sum(small.islower() and capital.isupper() and capital > "\x7f" for small, capital in pairwise(text))
 
 
 def _wide_encoding(page: bytes) -> str | None:
@@ -197,6 +214,13 @@ def _as_text(page: bytes, codec: str) -> str:
         text = text.translate(_PRIVATE)
     # Some encodings give lone surrogates, which cannot be stored.
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
+
+
+def _has_other_letters(page: bytes) -> bool:
+    """Return whether text is not in Latin letters: servers declare ISO-8859-1 for pages in any encoding."""
+    sample = b"".join(_BEYOND_ASCII.findall(page[:_LONGEST_SAMPLE]))
+    num_beyond = len(sample) - len(sample.decode("ascii", "ignore"))
+    return num_beyond > max(_LEAST_OTHER, sum(map(sample.count, _ASCII_LETTERS)))
 
 
 def _is_utf_8(page: bytes) -> bool:

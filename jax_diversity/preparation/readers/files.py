@@ -27,7 +27,8 @@ from jax_diversity.foundation.checks import reads_as_number
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import source_of_file, valid_name
 from jax_diversity.foundation.libraries import missing_driver
-from jax_diversity.preparation.readers.compression import COMPRESSED, archive_error, decompressed
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.preparation.readers.compression import COMPRESSED, PieceStream, archive_error, decompressed
 from jax_diversity.preparation.settings import PYTHON_ENVIRONMENT, CorpusConfig, TextFormat
 
 MAX_DOCUMENT_BYTES = 2**30
@@ -55,6 +56,7 @@ _NAMES: dict[TextFormat, re.Pattern] = {
 
 _OBJECT = re.compile(rb'(?:\xef\xbb\xbf)?\s*+(?:\[\s*+)?\{\s*+"(?:[^"\\\n]|\\.){0,200}"\s*+:\s*+["\[{\dtfn-]')
 """The beginning of JSON Lines, or of an array of objects."""
+_READ_BYTES = 1 << 13
 LOOKED_AT = 1 << 16
 """Number of bytes of a file in which its format is recognised."""
 
@@ -67,24 +69,17 @@ _WIDE_MARKS = {
 }
 
 
-class _Recoded(io.RawIOBase):
-    """Text in UTF-16 or UTF-32 as UTF-8. Programs on Windows often write tables and JSON Lines in these encodings."""
+def _reported(stored: io.BufferedReader, advance: Advance) -> Iterator[bytes]:
+    """Yield the stored bytes, and report their numbers."""
+    while piece := stored.read(_READ_BYTES):
+        advance(len(piece))
+        yield piece
 
-    def __init__(self, content: io.BufferedReader, encoding: str) -> None:
-        self._content, self._decoder = content, codecs.getincrementaldecoder(encoding)("replace")
-        self._ready, self._is_read = b"", False
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready and not self._is_read:
-            stored = self._content.read(LOOKED_AT)
-            self._is_read = not stored  # then the decoder returns a half character as U+FFFD
-            self._ready = self._decoder.decode(stored, self._is_read).encode("utf-8", "replace")
-        number = min(len(buffer), len(self._ready))
-        buffer[:number], self._ready = self._ready[:number], self._ready[number:]
-        return number
+def _recoded(content: io.BufferedReader, encoding: str) -> Iterator[bytes]:
+    """Yield text in UTF-16 or UTF-32 as UTF-8. Programs on Windows often write tables and JSON Lines in them."""
+    for text in codecs.iterdecode(iter(lambda: content.read(LOOKED_AT), b""), encoding, "replace"):
+        yield text.encode("utf-8", "replace")
 
 
 class OtherFormat(Exception):
@@ -166,7 +161,7 @@ class InputFile:
         found = itertools.takewhile(bool, map(_PARTITION.fullmatch, reversed(self._folders)))
         return {match[1]: unquote(match[2]) for match in reversed([*found]) if match and match[2] != _NO_VALUE}
 
-    @property
+    @cached_property
     def format(self) -> TextFormat:
         """The format that the file's name says; `text` for unknown names."""
         base = PurePosixPath(without_compression(self.name)).name
@@ -180,7 +175,7 @@ class InputFile:
         """The format that the name says; for unknown names, the format of the content."""
         if self.format != "text":
             return self.format
-        with self.stream() as (_, content):
+        with self.stream() as content:
             return format_of(content.read(LOOKED_AT)) or "text"
 
     @property
@@ -226,18 +221,20 @@ class InputFile:
         return int(self.filesystem.size(self.address) or 0)  # some servers return None
 
     @contextmanager
-    def stream(self, by_member: bool = False) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-        """Yield the stored bytes and the content: decompressed, and in UTF-8 if it has the mark of UTF-16 or UTF-32.
+    def stream(self, advance: Advance = ignore, by_member: bool = False) -> Iterator[io.BufferedReader]:
+        """Yield the content: decompressed, and in UTF-8 if it has the mark of UTF-16 or UTF-32.
 
-        With `by_member`, damaged members of gzip are left out (`GzipMembers`). Other faults are `UserError`s.
+        `advance` gets the numbers of stored bytes that were read. With `by_member`, damaged members of gzip are left
+        out (`GzipMembers`). Other faults are `UserError`s.
         """
-        with reading_faults(self), self.open() as stored:
+        with reading_faults(self), self.open() as file:
+            stored = io.BufferedReader(PieceStream(_reported(file, advance)), _READ_BYTES)
             if error := archive_error(stored.peek(), self.address, PurePosixPath(self.address).name):
                 raise error
-            with decompressed(stored, self.name, by_member) as content:
+            with decompressed(stored, self.name, by_member) as content:  # type: ignore[arg-type]
                 begin = content.peek(4)[:4]
                 encoding = next((name for mark, name in _WIDE_MARKS.items() if begin.startswith(mark)), None)
-                yield stored, io.BufferedReader(_Recoded(content, encoding)) if encoding else content
+                yield io.BufferedReader(PieceStream(_recoded(content, encoding))) if encoding else content
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from jax_diversity.preparation.settings import CorpusConfig
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LINES_PER_STEP = 64
 _DECODER = json.JSONDecoder()
 _ARRAY, _BUFFER = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\[\s*+[{\]]"), 1000
 
@@ -25,7 +24,8 @@ _ARRAY, _BUFFER = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\[\s*+[{\]]"), 1000
 _PIECE_CHARACTERS = 1 << 20
 _CUT_SHORT = 16
 """Number of characters at the end of a piece in which an error may be due to the missing rest."""
-_BLANK = re.compile(r"[ \t\r\n]*+")
+_NEXT_ENTRY = re.compile(r"[ \t\r\n,]*(?:(?P<end>\])|(?=[^ \t\r\n,\]]))")
+_REST = "the rest of the array is left out"
 
 
 def read_jsonl(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
@@ -35,12 +35,10 @@ def read_jsonl(file: InputFile, config: CorpusConfig, advance: Advance, form: Re
 
 def read_objects(file: InputFile, advance: Advance) -> Records:
     """Yield the lines, or the entries of an array, as JSON objects; blank lines are left out."""
-    number, position, num_lines, num_objects = 0, 0, 0, 0
-    with file.stream() as (stored, content):
+    number, num_lines, num_objects = 0, 0, 0
+    with file.stream(advance) as content:
         if _ARRAY.match(content.peek(_BUFFER)[:_BUFFER]):
             for number, record in enumerate(_entries(content), 1):
-                advance(stored.tell() - position)
-                position = stored.tell()
                 yield Place(file, number), record
         # We give `readline` a limit. Without it, a file without line ends would be read into memory as a whole.
         while line := content.readline(MAX_DOCUMENT_BYTES + 1):
@@ -51,16 +49,12 @@ def read_objects(file: InputFile, advance: Advance) -> Records:
                 )
             if number == 1:
                 line = line.removeprefix(_BYTE_ORDER_MARK)
-            if number % _LINES_PER_STEP == 0:  # position in the stored file, which may be compressed
-                advance(stored.tell() - position)
-                position = stored.tell()
             if not line.isspace():
                 record = converted(_parse, line)
                 del line  # it may have 1 GB, and its text is copied several times before the document is stored
                 num_lines += 1
                 num_objects += isinstance(record, dict)
                 yield Place(file, number), record
-        advance(stored.tell() - position)
     if num_lines and not num_objects:
         raise UserError(
             f"Expected JSON Lines in {file.address}, found no line that is a JSON object; "
@@ -71,50 +65,34 @@ def read_objects(file: InputFile, advance: Advance) -> Records:
 def _entries(content: io.BufferedReader) -> Iterator[dict[str, Any] | Problem]:
     """Yield the entries of an array, one after another."""
     decode = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape").decode
-    text, place, begun = "", 0, False
-    while True:
-        place = _BLANK.match(text, place).end()  # type: ignore[union-attr]
-        found: dict[str, Any] | Problem | None = None
-        if not begun or place == len(text):
-            pass  # the bracket or the next entry is not yet read
-        elif text[place] == "]":
-            if text[place + 1 :].strip() or content.read(_PIECE_CHARACTERS).strip():
-                yield Problem("num_broken_records", "expected the end of the file after the array, found more")
-            return
-        elif text[place] == ",":
-            place += 1
-            continue
-        else:
-            found, place = _entry(text, place)
-        if found is not None:
-            yield found
-            if isinstance(found, Problem) and place < 0:
-                return
-            continue
-        # An entry that is longer than the text so far: with twice the text, the time stays linear.
-        piece = content.read(max(_PIECE_CHARACTERS, len(text) - place))
-        if len(text) - place > MAX_DOCUMENT_BYTES or not piece:
-            yield Problem("num_broken_records", "the array of JSON objects is cut off here, or an entry is too long")
-            return
+    text, place = "", 0
+    while decode(content.read(1)) != "[":  # the caller has seen it
+        pass
+    while piece := content.read(max(_PIECE_CHARACTERS, len(text) - place)):  # twice the text keeps the time linear
         text, place = text[place:] + decode(piece), 0
-        if not begun and "[" in text:
-            begun, place = True, text.index("[") + 1
-
-
-def _entry(text: str, place: int) -> tuple[dict[str, Any] | Problem | None, int]:
-    """Return the entry of an array at a place and the place after it; None if the text ends within it, -1 if broken."""
-    try:
-        record, end = _DECODER.raw_decode(text, place)
-    except json.JSONDecodeError as error:
-        if error.msg.startswith("Unterminated string") or error.pos >= len(text) - _CUT_SHORT:
-            return None, place
-        what = f"not JSON: {error.msg.removesuffix(' at')}; the rest of the array is left out"
-        return Problem("num_broken_records", what), -1
-    except (ValueError, RecursionError) as error:
-        return Problem("num_broken_records", f"unreadable JSON: {error}; the rest of the array is left out"), -1
-    if end == len(text):
-        return None, place  # a number may go on
-    return _checked(record, has_surrogate=True), end
+        while match := _NEXT_ENTRY.match(text, place):
+            place = match.end()
+            if match["end"]:
+                if text[place:].strip() or content.read(_PIECE_CHARACTERS).strip():
+                    yield Problem("num_broken_records", "expected the end of the file after the array, found more")
+                return
+            try:
+                record, end = _DECODER.raw_decode(text, place)
+            except json.JSONDecodeError as fault:
+                if fault.msg.startswith("Unterminated string") or fault.pos >= len(text) - _CUT_SHORT:
+                    break
+                yield Problem("num_broken_records", f"not JSON: {fault.msg.removesuffix(' at')}; {_REST}")
+                return
+            except (ValueError, RecursionError) as fault:
+                yield Problem("num_broken_records", f"unreadable JSON: {fault}; {_REST}")
+                return
+            if end == len(text):  # a number may go on
+                break
+            place = end
+            yield _checked(record, has_surrogate=True)
+        if len(text) - place > MAX_DOCUMENT_BYTES:
+            break
+    yield Problem("num_broken_records", "the array of JSON objects is cut off here, or an entry is too long")
 
 
 def _checked(record: Any, has_surrogate: bool) -> dict[str, Any] | Problem:

@@ -51,7 +51,7 @@ _PART_COST = 4096
 So even endless inclusion of absent or empty files reaches the limit.
 """
 _ENCODING = re.compile(
-    rb"^[^%\n]{0,500}?(?:\\(?:usepackage|RequirePackage)\s{0,9}\[([^\[\]]{0,99})\]\s{0,9}\{[^{}]{0,99}\binputenc\b"
+    rb"^[^%\n]{0,500}?(?:\\(?:usepackage|RequirePackage|documentclass)\s{0,9}\[([^\[\]]{0,99})\]\s{0,9}\{[^{}]{0,99}\b(?:inputenc|ctex)"
     rb"|\\inputencoding\s{0,9}\{([\w-]{1,20})\}|\\begin\s{0,9}\{CJK\*?\}\s{0,9}(?:\[[^\[\]]{0,40}\])?\{([\w+-]{1,20})\})",
     re.MULTILINE,
 )
@@ -77,16 +77,11 @@ def read_latex(file: InputFile, advance: Advance) -> Found:
     The content decides the file type. The text of a paper is its main file with its included files (`\input` and
     similar commands). Papers without LaTeX (such as a single PDF) are counted as records without text.
     """
-    position = 0
-    with file.stream() as (stored, content):
+    with file.stream(advance) as content:
         try:
-            for found in _papers(file, _unpacked(content)):
-                advance(stored.tell() - position)
-                position = stored.tell()
-                yield found
+            yield from _papers(file, _unpacked(content))
         except (tarfile.TarError, ValueError, OverflowError) as error:
             raise EOFError(in_one_line(error)) from None
-        advance(stored.tell() - position)
 
 
 @runtime_checkable

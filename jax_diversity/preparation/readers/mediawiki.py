@@ -63,11 +63,9 @@ def read_mediawiki(file: InputFile, advance: Advance) -> Found:
 
 def _parts(file: InputFile, advance: Advance) -> Iterator[bytes]:
     """Yield the content in parts. Each part ends at the end of a page."""
-    buffer, position = bytearray(), 0
-    with file.stream() as (stored, content):
+    buffer = bytearray()
+    with file.stream(advance) as content:
         while piece := content.read(_PIECE_BYTES):
-            advance(stored.tell() - position)
-            position = stored.tell()
             searched = max(len(buffer) - len(_END), 0)
             buffer += piece
             start = 0

@@ -45,7 +45,7 @@ def read_content(file: InputFile) -> str:
     Raises:
         UserError: the file cannot be read, is damaged, or is not UTF-8.
     """
-    with file.stream() as (_, content):
+    with file.stream() as content:
         return content.read().decode("utf-8-sig")
 
 

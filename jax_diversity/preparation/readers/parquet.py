@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,10 @@ def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: 
             raise form.missing(file, config, columns)
         if form is TOKENS:
             columns = _columns_with_ids(file, table.schema_arrow, column)
-        texts = [column, config.id_field, config.source_field, config.language_field, config.title_field]
         num_rows = table.metadata.num_rows
         size, row = file.size(), 0
         for batch in table.iter_batches(_batch_rows(table.metadata), columns=columns):
-            for record in _token_records(batch, column) if form is TOKENS else _records(_with_strings(batch, texts)):
+            for record in _token_records(batch, column) if form is TOKENS else _records(batch):
                 row += 1
                 place = Place(file, row)
                 record = converted(_with_metadata, record) if is_stored else record
@@ -56,15 +55,6 @@ def _with_metadata(record: dict[str, Any] | Problem) -> dict[str, Any] | Problem
     fields = json.loads(record.pop("metadata"))
     del record["text_hash"]
     return fields | record
-
-
-def _with_strings(batch: pa.RecordBatch, columns: Sequence[str | None]) -> pa.RecordBatch:
-    """Take the bytes of some columns for UTF-8: older programs write texts without the mark of a string."""
-    for place, field in enumerate(batch.schema):
-        if field.name in columns and (pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)):
-            strings = batch.column(place).cast(pa.large_string(), safe=False)  # rows with other bytes are found later
-            batch = batch.set_column(place, field.with_type(strings.type), strings)
-    return batch
 
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:

@@ -116,7 +116,7 @@ class ReadReport:
 
     def count_replaced(self, place: Place, document: Document) -> None:
         """Count the characters U+FFFD of a text, also by file and by source, and texts in other encodings."""
-        self.num_other_encodings += place.file.format == "text" and ENCODING in document.metadata
+        self.num_other_encodings += ENCODING in document.metadata and place.file.format == "text"
         if not document.text.isascii() and (number := document.text.count(REPLACED)):
             self.num_replaced += number
             for counts, name in ((self.replaced_by_file, place.file.name), (self.replaced_by_source, document.source)):
@@ -174,9 +174,9 @@ class RecordForm:
     def is_in(self, fields: Iterable[str], config: CorpusConfig) -> bool:
         """Return whether the required field is among these fields; of names of columns, whether it may be."""
         name = self.field(config)
-        if isinstance(fields, Mapping):
-            return _holder(fields, name) is not None
-        return name in fields or name.partition(".")[0] in fields
+        if name in fields or "." not in name:
+            return name in fields
+        return _holder(fields, name) is not None if isinstance(fields, Mapping) else name.partition(".")[0] in fields
 
     def document(self, record: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
         """Make the document of a record."""
@@ -187,6 +187,8 @@ class RecordForm:
             return self.make(record, place, config)
         except _TooDeepError:
             return Problem("num_broken_records", f"fields nested more than {_MAX_LEVELS} levels deep")
+        except UnicodeDecodeError as error:
+            return Problem.of_unicode(error)
 
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
         """Make the error for a file in which no record has the field."""
@@ -229,7 +231,7 @@ def _make_document(fields: dict[str, Any], place: Place, config: CorpusConfig) -
     holder = _holder(fields, config.text_field)
     if holder is None:
         return Problem("num_without_text", _no_field(config.text_field, fields))
-    text = holder[0].pop(holder[1])
+    text = _decoded(holder[0].pop(holder[1]))
     if not isinstance(text, str):
         kind = "null" if text is None else type(text).__name__
         return Problem("num_text_not_string", f"field {config.text_field!r} holds {kind}, expected a string")
@@ -303,11 +305,19 @@ def labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[s
 
 def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
     """Remove and return a field if it is a string or a whole number. Other values stay in the metadata."""
-    holder = _holder(fields, name) if name is not None else None
-    value = holder[0][holder[1]] if holder else None
-    if holder is None or isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+    holder = _holder(fields, name) if name is not None and (name in fields or "." in name) else None
+    if holder is None:
         return None
-    return str(holder[0].pop(holder[1]))
+    value = _decoded(holder[0][holder[1]])
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        return None
+    del holder[0][holder[1]]
+    return str(value)
+
+
+def _decoded(value: Any) -> Any:
+    """Return bytes as text: older programs write texts without the mark of a string. Other values stay."""
+    return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
 def _holder(fields: Mapping[str, Any], name: str) -> tuple[dict[str, Any], str] | None:

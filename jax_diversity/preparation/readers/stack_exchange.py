@@ -35,7 +35,7 @@ from jax_diversity.schema import Document
 _RUN_BYTES = 64 * 2**20
 _POST_BYTES = 500  # memory of a post without its text
 _BLOCK_POSTS = 32  # number of posts of each run that are in memory during the merge
-_LINES_PER_STEP = 64
+_MOST_LINES_BEFORE = 64
 _QUESTION, _ANSWER = "1", "2"
 _ARTICLE = "<article data-score="
 """The mark of an answer in the text."""
@@ -86,17 +86,14 @@ def read_stack_exchange(file: InputFile, advance: Advance) -> Found:
 
 
 def _posts(file: InputFile, advance: Advance) -> Iterator[tuple[Place, _Post | Problem]]:
-    number, position, num_posts, ended = 0, 0, 0, False
-    with file.stream() as (stored, content):
+    number, num_posts, ended = 0, 0, False
+    with file.stream(advance) as content:
         while line := content.readline(MAX_DOCUMENT_BYTES + 1):
             number += 1
             if len(line) > MAX_DOCUMENT_BYTES:
                 raise UserError(
                     f"{file.address}:{number} is longer than {MAX_DOCUMENT_BYTES} bytes; expected one row a line."
                 )
-            if number % _LINES_PER_STEP == 0:
-                advance(stored.tell() - position)
-                position = stored.tell()
             line = line.strip().removeprefix(_BYTE_ORDER_MARK)
             if line.startswith(b"<row"):
                 post = converted(_parse, line, number)
@@ -105,11 +102,10 @@ def _posts(file: InputFile, advance: Advance) -> Iterator[tuple[Place, _Post | P
                     yield Place(file, number), post
             elif frame := _FRAME.fullmatch(line):
                 ended = ended or frame["end"] is not None
-            elif number < _LINES_PER_STEP and not num_posts:
+            elif number < _MOST_LINES_BEFORE and not num_posts:
                 break
             else:
                 yield Place(file, number), Problem("num_broken_records", "expected one row of a post, <row ... />")
-        advance(stored.tell() - position)
     if not num_posts and not ended:
         raise UserError(
             f"Expected Posts.xml of Stack Exchange, one <row> a line within <posts>, found none in {file.address}; "

@@ -44,14 +44,13 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None, *, i
         OtherFormat: the content is not running text. This is not checked for files that are named as text (`is_named`).
     """
     place = Place(file, None)
-    with file.stream() as (stored, content):
+    with file.stream(advance) as content:
         whole = content.read(LOOKED_AT)
         if not is_named and (format := format_of(whole)) is not None:
             raise OtherFormat(format)
         whole += content.read(MAX_DOCUMENT_BYTES + 1 - len(whole))
         if len(whole) > MAX_DOCUMENT_BYTES:
             raise UserError(f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents.")
-        advance(stored.tell())
     if error := container_error(whole, file.address, PurePosixPath(file.address).name):
         raise error
     text, encoding = _decoded(whole)

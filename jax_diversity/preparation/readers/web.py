@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.text.entities import unescaped
 from jax_diversity.foundation.text.languages import main_language
-from jax_diversity.preparation.readers.compression import GzipMembers
+from jax_diversity.preparation.readers.compression import GzipMembers, PieceStream
 from jax_diversity.preparation.readers.decoding import decoded, undecodable
 from jax_diversity.preparation.readers.files import InputFile
 from jax_diversity.preparation.readers.records import Found, Place, Problem, converted
@@ -63,20 +63,18 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
     Raises:
         UserError: the file has no record.
     """
-    number = position = num_pages = num_metadata = 0
-    with file.stream(by_member=True) as (stored, content):
+    number = num_pages = num_metadata = 0
+    with file.stream(advance, by_member=True) as content:
         pieces = _Decompressed(content)
         try:
             for record in _records(io.BufferedReader(pieces, _PIECE_BYTES)):
                 number += 1
-                advance(stored.tell() - position)
-                position = stored.tell()
                 found = record if isinstance(record, Problem) else converted(_document, record, Place(file, number))
                 num_metadata += isinstance(record, _Record) and _is_wat(record)
                 if found is not None:
                     num_pages += 1
                     yield Place(file, number), found
-            for _ in range(pieces.num_damaged):
+            for _ in range(content.raw.num_damaged if isinstance(content.raw, GzipMembers) else 0):
                 yield Place(file, None), Problem("num_broken_records", "a damaged member of gzip was left out")
             if pieces.fault is not None:
                 raise pieces.fault
@@ -85,7 +83,6 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
                 raise
             what = f"the file is cut off or damaged here ({in_one_line(error)})"
             yield Place(file, number + 1), Problem("num_broken_records", what)
-        advance(stored.tell() - position)
     if num_metadata and not num_pages:
         raise UserError(
             f"Expected pages in {file.address}, found only metadata of pages (a WAT file); name .warc.gz or .wet.gz "
@@ -107,38 +104,29 @@ _ENDS = (b"", b"\r", b"\n", b"W")
 _NEXT_RECORD, _LONGEST_MARK = re.compile(rb"\r?\n\r?\nWARC/[01]\.\d"), 12
 
 
-class _Decompressed(io.RawIOBase):
+class _Decompressed(PieceStream):
     """The decompressed bytes of a file. The exception of a damaged file is stored in `fault`.
 
     If it were raised at once, a buffer would lose the content before the fault.
     """
 
     def __init__(self, content: io.BufferedReader) -> None:
-        self._content = content
+        super().__init__(self._read(content))
         self.fault: Exception | None = None
 
-    @property
-    def num_damaged(self) -> int:
-        return self._content.raw.num_damaged if isinstance(self._content.raw, GzipMembers) else 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
+    def _read(self, content: io.BufferedReader) -> Iterator[bytes]:
         try:
-            piece = self._content.read1(len(buffer))
+            while piece := content.read1(_PIECE_BYTES):
+                yield piece
         except _CUT_OFF as fault:
-            self.fault, piece = fault, b""
-        buffer[: len(piece)] = piece
-        return len(piece)
+            self.fault = fault
 
 
 def read_html(file: InputFile, advance: Advance) -> Found:
     """Read the file as one page."""
     place = Place(file, None)
-    with file.stream() as (stored, content):
+    with file.stream(advance) as content:
         whole = content.read(MAX_PAGE_BYTES + 1)
-        advance(stored.tell())
     if len(whole) > MAX_PAGE_BYTES:
         yield place, Problem("num_broken_records", f"a page of more than {MAX_PAGE_BYTES} bytes")
         return

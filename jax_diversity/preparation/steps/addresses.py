@@ -153,5 +153,5 @@ def _read(addresses: tuple[str, ...]) -> tuple[UInt64[np.ndarray, " domain"], UI
 
 
 def _lines(file: InputFile) -> Iterator[str]:
-    with file.stream() as (_, content), io.TextIOWrapper(content, "utf-8-sig") as text:
+    with file.stream() as content, io.TextIOWrapper(content, "utf-8-sig") as text:
         yield from text

@@ -160,8 +160,8 @@ def _trafilatura(favor_precision: bool, deduplicate: bool) -> Callable[[str], st
 
 # Characters without width that words and emoji need: joiners, marks of direction, tags of flags. In Thai, Lao, Burmese
 # and Khmer, U+200B separates words; elsewhere it is only a place for a line break. Trafilatura removes them.
-_JOINERS = "\u200c\u200d\u200e\u200f\u2060" + "".join(map(chr, range(0xE0020, 0xE0080)))
-_COMMON_JOINERS = "\u200b\u200c\u200d\u200e\u200f\u2060\U000e007f"
+_JOINERS = "\u061c\u180e\u200c\u200d\u200e\u200f\u2060" + "".join(map(chr, range(0xE0020, 0xE0080)))
+_COMMON_JOINERS = "\u061c\u180e\u200b\u200c\u200d\u200e\u200f\u2060\U000e007f"
 _SIGNS_OF_JOINERS = ("&zw", "&ZeroW", "&lrm", "&rlm", "&#820", "&#x200", "&#X200")
 _MARKS_OF_JOINERS = {ord(each): 0x10640 + place for place, each in enumerate(_JOINERS + "\u200b")}
 _JOINERS_OF_MARKS = {mark: joiner for joiner, mark in _MARKS_OF_JOINERS.items()}

@@ -140,7 +140,7 @@ def _replaced(page: str, opening: re.Pattern, name: str, longest: int, make: _Ma
     return "".join([*parts, page[position:]])
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _lowered(page: str) -> str:
     lowered = page.lower()
     return lowered if len(lowered) == len(page) else page  # some capital letters have two small letters
@@ -160,11 +160,13 @@ def _image(match: re.Match) -> str:
 
 
 def _plain_list(_: str, content: str) -> str | None:
-    items = [_plain(item) for item in _ITEM.split(content)[1:]]
-    if len(items) < 2 or max(map(len, items)) > _LONGEST_ITEM or _NO_PLAIN_LIST.search(content):
+    if _NO_PLAIN_LIST.search(content):
         return None
-    linked = sum(len(_plain(link.partition("</a")[0])) for link in _LINK.split(content)[1:])
-    if linked > _MOST_OF_LINKS * sum(map(len, items)):
+    links = [link.partition("</a")[0] for link in _LINK.split(content)[1:]]
+    if links and len(_plain(" ".join(links))) > _MOST_OF_LINKS * len(_plain(content)):
+        return None
+    items = [_plain(item) for item in _ITEM.split(content)[1:]]
+    if len(items) < 2 or max(map(len, items)) > _LONGEST_ITEM:
         return None
     return "".join(f"<p>- {escape(item, quote=False)}</p>" for item in items if item)
 

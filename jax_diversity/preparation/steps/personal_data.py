@@ -42,8 +42,10 @@ _DOMAIN = re.compile(
     rf"|(?:[^\W_](?:[\w-]{{0,61}}[^\W_])?\.){{1,8}}{_NO_FILE}[^\W\d_][\w-]{{0,61}}[^\W_])(?!\()"
 )
 _LONGEST_LOCAL, _MOST_LOCAL = 64, 1024  # RFC 5321; some addresses in use are longer
-# The address of a repository: `git@host:project/name` and `ssh://git@host/project/name`.
+# The address of a repository: `git@host:project/name`, `user@host:project/name.git`, `svn+ssh://user@host/project`.
 _PROGRAMS, _REPOSITORY = ("git", "hg", "svn"), re.compile(r"(?::\d{1,5})?[:/]~?[\w.-]+(?:/|\.git\b)")
+_REPOSITORY_OF_USER = re.compile(r"(?::\d{1,5})?[:/](?:~?[\w.-]+/){0,8}[\w.-]+\.git\b")
+_OVER_SSH = re.compile(r"\b(?:git|hg|svn|bzr)\+ssh://\Z")
 # name [at] host [dot] org
 _SPELT_AT = re.compile(r"[\[({<] ?(?:at|AT) ?[\])}>]")
 _SPELT_LOCAL = re.compile(r"[\w+-]+(?:\.[\w+-]+)* ?\Z")
@@ -292,13 +294,20 @@ def _emails(text: str) -> Iterator[Span]:
         if domain and local:
             if local.start() == at - _LONGEST_LOCAL:
                 local = _LOCAL.search(text, max(at - _MOST_LOCAL, free), at) or local
-            if text[local.start() : at] in _PROGRAMS and _REPOSITORY.match(text, domain.end()):
+            if _is_repository(text, local.start(), at, domain.end()):
                 free, at = domain.end(), text.find("@", domain.end())
                 continue
             local = _LOCAL_OF_LATIN.search(text, local.start(), at) or local
             free = domain.end()
             yield local.start(), free
         at = text.find("@", max(at + 1, free))
+
+
+def _is_repository(text: str, start: int, at: int, end: int) -> bool:
+    """Return whether `user@host` belongs to the address of a repository."""
+    is_program = text[start:at] in _PROGRAMS and _REPOSITORY.match(text, end)
+    is_of_user = _REPOSITORY_OF_USER.match(text, end) or _OVER_SSH.search(text[max(start - 10, 0) : start])
+    return bool(is_program or is_of_user)
 
 
 def _spelt_emails(text: str) -> Iterator[Span]:

@@ -16,10 +16,7 @@ _STYLED = re.compile(
     r"[^<>]{0,300}>(?P<content>[^<>\[\]{}\n]{1,60})</(?P=tag)>",
     re.IGNORECASE,
 )
-SIGNS_OF_RAISED = (
-    *("<sup", "<sub", "n:su", "n: su", '"superscript"', '"subscript"', '"sup"', '"sub"'),
-    *("'superscript'", "'subscript'", "'sup'", "'sub'"),
-)
+SIGNS_OF_RAISED = ("<su", "l-align", 'class="su', "class='su")
 """Markup without any of these signs (compared in lower case) does not change."""
 _LONGEST_PHRASE = 60
 _TAG, _MOST_NESTED = re.compile(r"<[^<>]+>"), 3
@@ -43,7 +40,7 @@ def with_raised(markup: str) -> str:
         >>> with_raised("10<sup>6</sup> x<sub>i</sub> 1<sup>st</sup>")
         '10⁶ x_i 1st'
     """
-    if any(map(markup.__contains__, SIGNS_OF_RAISED[2:])):
+    if any(map(markup.__contains__, SIGNS_OF_RAISED[1:])):
         markup = _STYLED.sub(lambda match: f"<su{_kind(match)}>{match['content']}</su{_kind(match)}>", markup)
     for _ in range(_MOST_NESTED):  # the innermost first
         markup, number = _RAISED.subn(_written, markup)
