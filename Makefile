@@ -10,6 +10,10 @@ PYTEST := $(BIN)/python -m pytest --typecheck -n 2 --dist loadfile
 INSTALL := $(if $(shell command -v uv),uv pip install --python $(BIN)/python --quiet --no-deps,\
   $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile)
 
+# Python stores the modules that it compiled, for the hundreds of processes that tests start: otherwise each process
+# compiles them again, 3 seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo evidence accelerator check test campaign lint ruff types core floor docs dist notebooks format lock clean
 
 help:
