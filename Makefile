@@ -5,10 +5,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 UV_LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest --typecheck -n 2 --dist loadfile
 # The lock files name every package, so nothing has to be resolved. Python compiles the modules that are imported.
 INSTALL := $(if $(shell command -v uv),uv pip install --python $(BIN)/python --quiet --no-deps,\
   $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile)
+
+# Python stores the modules that it compiled, for the hundreds of processes that tests start: otherwise each process
+# compiles them again, 3 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo evidence accelerator check test campaign lint ruff types core floor docs dist notebooks format lock clean
 
@@ -18,7 +22,7 @@ help:
 	@echo "make accelerator   on a machine with a GPU or a TPU: tests and benchmarks with the Python of the machine, 10 minutes"
 	@echo "make check   lint, types and the tests of the contracts: a minute, while you work"
 	@echo "make test    lint, types and the tests that protect a change: a quarter of an hour, before you finish"
-	@echo "make campaign   all tests, with the types of all calls checked: whole programs, kills, other libraries, documentation"
+	@echo "make campaign   the other tests: whole programs, kills, other libraries, documentation: a quarter of an hour"
 	@echo "make floor   the tests of the contracts with the oldest versions of the libraries that are allowed"
 	@echo "make dist    build the source archive and the wheel of a release in dist/"
 	@echo "make docs    build the documentation's site in docs/_build"
@@ -43,7 +47,7 @@ test: lint
 	$(PYTEST) -m "not campaign"
 
 campaign: $(VENV)/dev.stamp
-	$(PYTEST) --typecheck
+	$(PYTEST) -m campaign
 
 lint: ruff types
 

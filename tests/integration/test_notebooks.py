@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
 NAMES = ("corpus_to_order", "fine_tune_on_chats", "own_counts", "train_two_models")
 SHORTER = {
+    "corpus_to_order": {'"max_bytes": 8 * 2**20': '"max_bytes": 2 * 2**20'},
+    "own_counts": {"1.2, 24_000": "1.2, 8_000"},
     "train_two_models": {
         '"max_bytes": 8 * 2**20': '"max_bytes": 2 * 2**20',
         "SEEDS = 32, (0, 1, 2)": "SEEDS = 32, (0, 1)",

@@ -25,7 +25,9 @@ from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.building import build
 from jax_diversity.pipeline.execution import ExecutionConfig
 from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.sequences.embedding.settings import EmbeddingConfig
 from jax_diversity.streaming.records.settings import RecordsConfig
+from tests.support.jobs import RELEASED
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
 STAGES = ("prepare", "tokenize", "embed", "cluster")
@@ -136,9 +138,10 @@ def wait_until(condition: Callable[[], object]) -> None:
 @pytest.mark.campaign
 def test_a_machine_of_a_ray_cluster_is_lost(cluster: tuple[dict[str, str], Machine], tmp_path: Path) -> None:
     environment, second = cluster
-    write_corpus(tmp_path / "corpus", 6000)  # enough jobs for both machines, also while other tests run
+    write_corpus(tmp_path / "corpus")
     for out in ("here", "lost"):
         config = tiny_config(Path("corpus"), Path(out, "dataset"))
+        config = dataclasses.replace(config, embedding=EmbeddingConfig(method="tests.support.jobs:LengthsOnceReleased"))
         (tmp_path / f"{out}.json").write_text(json.dumps(dataclasses.asdict(config)))
     command = [sys.executable, "-m", "jax_diversity", "build", "--quiet", "--config"]
     about: dict[str, Any] = {
@@ -148,12 +151,13 @@ def test_a_machine_of_a_ray_cluster_is_lost(cluster: tuple[dict[str, str], Machi
         "stderr": subprocess.STDOUT,
     }
     build = subprocess.Popen([*command, "lost.json", "--ray"], text=True, **about)
-    records = str(tmp_path / "lost" / "dataset" / ".partial" / "*" / "*.done.json")
-    # The second machine is lost while it runs a job, after other jobs of the stage. (`Path.glob` would raise if the
-    # build removes a folder meanwhile.)
+    records = str(tmp_path / "lost" / "dataset" / ".partial" / "embed-*" / "*.done.json")
+    # The first job of the stage ends, the others wait. So each machine runs a job when the second one is lost.
+    # (`Path.glob` would raise if the build removes a folder meanwhile.)
     wait_until(lambda: build.poll() is not None or (glob.glob(records) and second.is_at_work()))
     assert build.poll() is None, build.communicate()
     second.kill()
+    (tmp_path / RELEASED).touch()
     said, _ = build.communicate(timeout=300)
     assert build.returncode == 0, said
     subprocess.run([*command, "here.json"], check=True, **about)
