@@ -30,7 +30,7 @@ SHORTER = {
         "SEEDS = 32, (0, 1, 2)": "SEEDS = 32, (0, 1)",
         "num_steps=60": "num_steps=20",
         'batches("shuffle_0", every=1), 60)': 'batches("shuffle_0", every=1), 20)',
-    }
+    },
 }
 """Notebook -> what the test puts in place of its sizes; `make notebooks` runs it as it is."""
 ADDRESS = "https://github.com/someone/some-name"
