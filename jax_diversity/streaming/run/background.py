@@ -64,9 +64,9 @@ class Maker(threading.Thread, Generic[Made]):
         """Run all steps."""
         assert self._steps is not None
         try:
-            for made in self._steps:
+            for step in self._steps:
                 if self._made is None:
-                    self._made = made
+                    self._made = step
                     self._first.set()
         except _Stopped:
             pass

@@ -145,33 +145,33 @@ def measure(
                     f"Expected no --{name} with the run in {out}, which has its own order; leave --{name} out."
                 )
         run = open_run(out, version)
-        given = measuring.choose({run.name: run}, windows, families)
+        compared = measuring.choose({run.name: run}, windows, families)
     else:
         if version is not None:
             open_run(out, version)  # raises an error for a dataset with --version
-        given = measuring.choose_orderings(existing_dataset(out), orderings, order, windows, families, targets)
+        compared = measuring.choose_orderings(existing_dataset(out), orderings, order, windows, families, targets)
     progress = Progress(quiet)
     if json:
-        show(dumps(measuring.measure_orderings(given, progress, profile=profile), indent=2))
+        show(dumps(measuring.measure_orderings(compared, progress, profile=profile), indent=2))
         return
-    compared, along = measuring.compare_orderings(given, progress)
+    comparison, along = measuring.compare_orderings(compared, progress)
     if markdown or relative_to is not None:
-        compared = compared if relative_to is None else compared.relative_to(relative_to)
-        show(compared.markdown() if markdown else compared.table())
+        comparison = comparison if relative_to is None else comparison.relative_to(relative_to)
+        show(comparison.markdown() if markdown else comparison.table())
     else:
-        verdict = compared.verdict()
-        show(str(verdict if verdict is not None else compared))
+        verdict = comparison.verdict()
+        show(str(verdict if verdict is not None else comparison))
         if all:
-            show(f"\n{measures_legend(given)}\n\n{compared.table()}")
+            show(f"\n{measures_legend(compared)}\n\n{comparison.table()}")
         if all or curves:
             show(f"\n{training_curves(along)}")
         if not (all or curves or profile):
             show("More: --all (every measure), --curves (along training), --profile (all sizes)")
-    if given.followed is not None:
-        beside = measuring.measure_targets(given, given.followed, progress)
-        show(f"\n{targets_table(given.followed.name, beside, markdown)}")
+    if compared.followed is not None:
+        beside = measuring.measure_targets(compared, compared.followed, progress)
+        show(f"\n{targets_table(compared.followed.name, beside, markdown)}")
     if profile and not markdown:
-        show(f"\n{profile_tables(measuring.profile_orderings(given, progress))}")
+        show(f"\n{profile_tables(measuring.profile_orderings(compared, progress))}")
 
 
 def inspect(
@@ -244,14 +244,14 @@ def inspect(
     inspector = Inspector(run, size)
     if document is not None:
         histories = [document_history(dataset, document) for dataset in run.datasets]
-        is_removed = any(each.decision is not None for each in histories) and not any(
-            each.is_stored for each in histories
+        is_removed = any(history.decision is not None for history in histories) and not any(
+            history.is_stored for history in histories
         )
         uses = [] if is_removed else inspector.uses(document)  # an error for an id that nothing knows
         if json:
             show(document_json(histories, uses))
             return
-        sentences = [sentence for each in histories for sentence in each.sentences]
+        sentences = [sentence for history in histories for sentence in history.sentences]
         where = "" if is_removed else uses_table(document, run, uses, inspector.appearances(document))
         turns = [turns_text(chat_turns(dataset, document)) for dataset in run.datasets]
         show("\n".join([history_text(document, sentences, where), *filter(None, turns)]))

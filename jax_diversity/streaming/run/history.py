@@ -33,15 +33,17 @@ class DocumentHistory:
     @property
     def sentences(self) -> list[str]:
         """The history in sentences; empty if there is nothing to say."""
-        found, told = self.decision, []
-        if found is not None and not found.kept:
-            told.append(found.sentence)
-        if found is not None and found.edited_by:
-            told.append(f"The steps that edited its text are {', '.join(found.edited_by)}.")
+        decision, sentences = self.decision, []
+        if decision is not None and not decision.kept:
+            sentences.append(decision.sentence)
+        if decision is not None and decision.edited_by:
+            sentences.append(f"The steps that edited its text are {', '.join(decision.edited_by)}.")
         if self.num_copies:
             more = " and others" if self.num_copies > len(self.copies) else ""
-            told.append(f"It has {counted(self.num_copies, 'copy')} in the dataset: {', '.join(self.copies)}{more}.")
-        return told
+            sentences.append(
+                f"It has {counted(self.num_copies, 'copy')} in the dataset: {', '.join(self.copies)}{more}."
+            )
+        return sentences
 
 
 def document_history(dataset: Dataset, document: str) -> DocumentHistory:

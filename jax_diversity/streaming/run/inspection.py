@@ -165,18 +165,18 @@ class Inspector:
         step = as_whole_number("step", step, 0, last)
         rows = host_rows(size, host_index, num_hosts)
         dataset, sequence, epoch = self.run.origins(step * size + rows)
-        found, repeats, copies = dict[int, SequenceView](), 0, 0
+        views_of_rows, repeats, copies = dict[int, SequenceView](), 0, 0
         for index in np.unique(dataset).tolist():
-            own, of = np.flatnonzero(dataset == index), self.run.datasets[index]
-            views = zip(own.tolist(), sequence_segments(of, sequence[own]), strict=True)
+            indices, of = np.flatnonzero(dataset == index), self.run.datasets[index]
+            views = zip(indices.tolist(), sequence_segments(of, sequence[indices]), strict=True)
             for at, segments in views:
                 row = int(rows[at])
                 place = (row, step * size + row, index, self.run.addresses[index], int(epoch[at]), int(sequence[at]))
-                found[row] = SequenceView(*place, segments)
+                views_of_rows[row] = SequenceView(*place, segments)
             # A document and its copies belong to one dataset, so that the repeats of all datasets can be added.
-            repeats += num_repeats(of.sequence_documents[sequence[own]])
-            copies += num_repeats(of.sequence_copies[sequence[own]])
-        views = tuple(found[row] for row in rows.tolist())
+            repeats += num_repeats(of.sequence_documents[sequence[indices]])
+            copies += num_repeats(of.sequence_copies[sequence[indices]])
+        views = tuple(views_of_rows[row] for row in rows.tolist())
         families = self._families(views) if compare or len(self.run.datasets) == 1 else {}
         version = self.run.info.get("version")
         return BatchView(self.run.name, version, step, step * size, views, families, repeats, copies)
@@ -214,17 +214,17 @@ class Inspector:
         Raises:
             UserError: no dataset has a document with this id.
         """
-        found = [find_document(dataset, document) for dataset in self.run.datasets]
-        if all(index is None for index in found):
+        numbers = [find_document(dataset, document) for dataset in self.run.datasets]
+        if all(index is None for index in numbers):
             raise unknown_document(self.run.datasets, document)
         uses: list[DocumentUse] = []
-        for index, (dataset, number) in enumerate(zip(self.run.datasets, found, strict=True)):
+        for index, (dataset, number) in enumerate(zip(self.run.datasets, numbers, strict=True)):
             parts: dict[int, list[tuple[int, int]]] = {}
             for sequence, offset, length in () if number is None else document_parts(dataset, number):
                 parts.setdefault(sequence, []).append((offset, length))
             # One pass over the run finds the positions: a table from sequences to positions would be too large.
-            wanted = np.array([*parts], np.int64) + self.run.offsets[index]
-            positions = np.flatnonzero(np.isin(self.run.indices, wanted))
+            sequences = np.array([*parts], np.int64) + self.run.offsets[index]
+            positions = np.flatnonzero(np.isin(self.run.indices, sequences))
             origins = self.run.origins(positions)
             for position, sequence, epoch in zip(
                 positions.tolist(), origins.sequence.tolist(), origins.epoch.tolist(), strict=True
@@ -251,14 +251,14 @@ class Inspector:
             tokens = np.zeros(len(names))
             if family in SEQUENCE_FAMILIES:  # the other families have one group for each segment
                 for number, dataset in enumerate(datasets):
-                    own = [sequence.sequence_index for sequence in sequences if sequence.dataset == number]
-                    counts = dataset.count_segments(dataset.segments.take(np.array(own, np.int64)), family)
+                    numbers = [sequence.sequence_index for sequence in sequences if sequence.dataset == number]
+                    counts = dataset.count_segments(dataset.segments.take(np.array(numbers, np.int64)), family)
                     tokens += np.asarray(counts.sum(axis=0))
             else:
                 for sequence in sequences:
-                    own = datasets[sequence.dataset].group_names[family]
+                    groups = datasets[sequence.dataset].group_names[family]
                     for segment in sequence.segments:
-                        tokens[column[own[segment.codes[family]]]] += segment.num_tokens
+                        tokens[column[groups[segment.codes[family]]]] += segment.num_tokens
             target = self._shares[family] if only is None else _stored_shares(only, family)
             tv = float(total_variation(tokens[None], target)[0])
             families[family] = FamilyView(tv, tokens / max(tokens.sum(), 1.0), target, names)
@@ -286,13 +286,13 @@ def host_rows(global_batch_size: int, host_index: int, num_hosts: int) -> Int64[
 def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) -> list[tuple[SegmentView, ...]]:
     """For each sequence, its segments with their documents."""
     segments = dataset.records.read_segments(dataset.records.places_of(sequences), expected=sequences)
-    wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
+    distinct = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
     # The row of a document is read once, even if the document has several segments in the batch.
-    rows_of = [_take_rows(path, wanted) for path in (DOCUMENTS.path(dataset.stored), CODES.path(dataset.stored))]
-    known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
+    rows_of = [_take_rows(path, distinct) for path in (DOCUMENTS.path(dataset.stored), CODES.path(dataset.stored))]
+    rows_by_document = dict(zip(distinct.tolist(), zip(*rows_of, strict=True), strict=True))
     return [
         tuple(
-            SegmentView(document, length, *known[document])
+            SegmentView(document, length, *rows_by_document[document])
             for document, length in zip(documents.tolist(), tokens.tolist(), strict=True)
         )
         for documents, tokens in segments
@@ -332,21 +332,21 @@ def chat_turns(dataset: Dataset, document: str) -> list[TurnView]:
     tokens, turns = dataset.tokens.document(number), dataset.tokens.turns
     whole = np.array([number]), np.array([0]), np.array([len(tokens)])
     counts = dataset.tokens.loss_mask(*whole)
-    own = slice(*np.searchsorted(turns.document_index, [number, number + 1]).tolist())
-    bounds = [*turns.offset[own].tolist(), len(tokens)]
+    turns_of_document = slice(*np.searchsorted(turns.document_index, [number, number + 1]).tolist())
+    bounds = [*turns.offset[turns_of_document].tolist(), len(tokens)]
     is_placed = np.zeros(len(tokens), bool)
     for part in (dataset.segments, dataset.validation_segments):
         length = part.length - part.inserted_ends(dataset.tokens.document_lengths)
         for row in np.flatnonzero(part.document_index == number).tolist():
             is_placed[part.document_offset[row] :][: length[row]] = True
-    found = []
-    for role, (start, stop) in zip(turns.role[own].tolist(), pairwise(bounds), strict=True):
+    views = []
+    for role, (start, stop) in zip(turns.role[turns_of_document].tolist(), pairwise(bounds), strict=True):
         changes = np.flatnonzero(np.diff(counts[start:stop])) + 1 + start
         runs = pairwise([start, *changes.tolist(), stop])
         texts = tuple((tokenizer.decode(tokens[first:last]), bool(counts[first])) for first, last in runs)
         num_left_out = int((~is_placed[start:stop]).sum())
-        found.append(TurnView(ROLES[role], stop - start, num_left_out, texts))
-    return found
+        views.append(TurnView(ROLES[role], stop - start, num_left_out, texts))
+    return views
 
 
 def unknown_document(datasets: Sequence[Dataset], document: str) -> UserError:
@@ -390,9 +390,9 @@ def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int
     """The parts of a document in the training sequences: (sequence, first token of the document, number of tokens)."""
     import pyarrow.parquet as pq
 
-    columns, wanted = ["sequence_index", "document_offset", "length"], [("document_index", "==", document_index)]
-    found = pq.read_table(SEGMENTS["train"].path(dataset.stored), columns=columns, filters=wanted)
-    return list(zip(*(found[name].to_pylist() for name in columns), strict=True))
+    columns, filters = ["sequence_index", "document_offset", "length"], [("document_index", "==", document_index)]
+    table = pq.read_table(SEGMENTS["train"].path(dataset.stored), columns=columns, filters=filters)
+    return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
 
 
 def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str, Any]]:
@@ -411,6 +411,6 @@ def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str,
                 local = indices[group == index] - (ends[index] - sizes[index])
                 rows += file.read_row_group(index).take(pa.array(local)).to_pylist()
     except (pa.ArrowException, OSError) as error:
-        what = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged ({what}); run `jax-diversity characterize` again.") from None
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged ({reason}); run `jax-diversity characterize` again.") from None
     return rows

@@ -81,10 +81,10 @@ def interleave(
         blended = np.flatnonzero(weights)
         follow = _short if end - first < _SHORT or not _has_processor() else _long
         shares, before = weights[blended], due[blended]
-        found = np.zeros(max(end - first, 0), np.int64)
+        choices = np.zeros(max(end - first, 0), np.int64)
         if len(blended) > 1:
-            found = follow(shares, before, counts[blended], first, max(end, first), _LOOKAHEAD[rule], advance)
-        chosen[first:end] = blended[found]
+            choices = follow(shares, before, counts[blended], first, max(end, first), _LOOKAHEAD[rule], advance)
+        chosen[first:end] = blended[choices]
         counts += np.bincount(chosen[first:end], minlength=len(counts))
         # A phase that begins after the last position has no steps.
         due += weights * max(end - first, 0)
@@ -102,7 +102,7 @@ def _has_processor() -> bool:
 def _short(
     shares: np.ndarray, before: np.ndarray, counts: np.ndarray, first: int, end: int, lookahead: int, advance: Advance
 ) -> Int64[np.ndarray, " step"]:
-    given, lags = counts.copy(), np.zeros(len(shares))
+    assigned, lags = counts.copy(), np.zeros(len(shares))
     chosen = np.empty(end - first, np.int64)
     for start in range(first, end, _STEPS_PER_ADVANCE):
         stop = min(start + _STEPS_PER_ADVANCE, end)
@@ -111,9 +111,9 @@ def _short(
             # equal lags are equal to the last bit, so that ties go to the lowest index.
             np.multiply(shares, max(step + lookahead, 1) - first, out=lags)
             np.add(lags, before, out=lags)
-            np.subtract(lags, given, out=lags)
+            np.subtract(lags, assigned, out=lags)
             most = lags.argmax()
-            given[most] += 1.0
+            assigned[most] += 1.0
             chosen[step - first] = most
         advance(stop - start)
     return chosen
@@ -127,13 +127,13 @@ def _long(
     parts = []
     # Without x64 the lags would be float32, which cannot hold ten million steps.
     with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
-        own_shares, given = jnp.asarray(np.pad(shares, missing)), jnp.asarray(np.pad(counts, missing))
+        own_shares, assigned = jnp.asarray(np.pad(shares, missing)), jnp.asarray(np.pad(counts, missing))
         # The padding is never chosen.
         own_before = jnp.asarray(np.pad(before, missing, constant_values=-np.inf))
         for start in range(first, end, _STEPS_PER_CALL):
             stop = min(start + _STEPS_PER_CALL, end)
             places = [jnp.asarray(np.int64(place)) for place in (first, start, stop, lookahead)]
-            given, chosen = _steps(own_shares, own_before, given, *places, jnp.asarray(np.float64(0)))
+            assigned, chosen = _steps(own_shares, own_before, assigned, *places, jnp.asarray(np.float64(0)))
             parts.append(np.asarray(chosen)[: stop - start].astype(np.int64))
             advance(stop - start)
     return np.concatenate(parts)
@@ -143,7 +143,7 @@ def _long(
 def _steps(
     shares: Float[Array, " dataset"],
     before: Float[Array, " dataset"],
-    given: Float[Array, " dataset"],
+    assigned: Float[Array, " dataset"],
     first: Array,
     start: Array,
     stop: Array,
@@ -153,43 +153,43 @@ def _steps(
     """The new number of positions of each dataset, and the datasets of the steps from `start` to `stop - 1`."""
     follow = functools.partial(_block, first=first, lookahead=lookahead, zero=zero)
 
-    def all_of(step: Array, given: Array) -> tuple[Array, Array]:
-        given, chosen, _ = follow(shares, before, given, step, stop)
-        return given, chosen
+    def all_of(step: Array, assigned: Array) -> tuple[Array, Array]:
+        assigned, chosen, _ = follow(shares, before, assigned, step, stop)
+        return assigned, chosen
 
     def block(index: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        given, chosen = carry
+        assigned, chosen = carry
         step = start + index * _STEPS_PER_BLOCK
         if len(shares) <= _CANDIDATES:
-            given, found = all_of(step, given)
+            assigned, choices = all_of(step, assigned)
         else:
             last = jnp.minimum(step + _STEPS_PER_BLOCK, stop) - 1
-            candidates, bound = _largest(_lags(shares, before, given, last, first, lookahead, zero))
+            candidates, bound = _largest(_lags(shares, before, assigned, last, first, lookahead, zero))
             some = jnp.minimum(candidates, len(shares) - 1)
             lags_of = jnp.where(candidates < len(shares), before[some], -jnp.inf)
-            own, local, least = follow(shares[some], lags_of, given[some], step, stop)
-            of_some = given.at[candidates].set(own, mode="drop"), candidates[local]
+            assigned_to_some, local, least = follow(shares[some], lags_of, assigned[some], step, stop)
+            of_some = assigned.at[candidates].set(assigned_to_some, mode="drop"), candidates[local]
             # A dataset that was left out has a lag of at most `bound` within the block.
-            given, found = lax.cond(least > bound, lambda: of_some, lambda: all_of(step, given))
-        return given, lax.dynamic_update_slice(chosen, found, (index * _STEPS_PER_BLOCK,))
+            assigned, choices = lax.cond(least > bound, lambda: of_some, lambda: all_of(step, assigned))
+        return assigned, lax.dynamic_update_slice(chosen, choices, (index * _STEPS_PER_BLOCK,))
 
     chosen = jnp.zeros(_STEPS_PER_CALL + _STEPS_PER_BLOCK, jnp.int32)
     num_blocks = -(-(stop - start) // _STEPS_PER_BLOCK)
-    return lax.fori_loop(0, num_blocks, block, (given, chosen))
+    return lax.fori_loop(0, num_blocks, block, (assigned, chosen))
 
 
 def _lags(
-    shares: Array, before: Array, given: Array, step: Array, first: Array, lookahead: Array, zero: Array
+    shares: Array, before: Array, assigned: Array, step: Array, first: Array, lookahead: Array, zero: Array
 ) -> Array:
     # `zero` is an argument, so that the compiler cannot fuse product and sum, which would be rounded only once.
     due = shares * (jnp.maximum(step + lookahead, 1) - first).astype(shares.dtype) + zero
-    return due + before - given
+    return due + before - assigned
 
 
 def _block(
     shares: Array,
     before: Array,
-    given: Array,
+    assigned: Array,
     start: Array,
     stop: Array,
     *,
@@ -201,14 +201,14 @@ def _block(
     index = jnp.arange(len(shares), dtype=jnp.int32)
 
     def step(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        given, chosen, least = carry
-        lags = _lags(shares, before, given, start + number, first, lookahead, zero)
+        assigned, chosen, least = carry
+        lags = _lags(shares, before, assigned, start + number, first, lookahead, zero)
         # `argmax` is slow on CPUs. Two simple reductions replace it; the second finds the lowest index.
         best = jnp.max(lags)
         most = jnp.min(jnp.where(lags == best, index, _NOBODY))
-        return given.at[most].add(1.0), chosen.at[number].set(most), jnp.minimum(least, best)
+        return assigned.at[most].add(1.0), chosen.at[number].set(most), jnp.minimum(least, best)
 
-    nothing = (given, jnp.zeros(_STEPS_PER_BLOCK, jnp.int32), jnp.full((), jnp.inf, shares.dtype))
+    nothing = (assigned, jnp.zeros(_STEPS_PER_BLOCK, jnp.int32), jnp.full((), jnp.inf, shares.dtype))
     return lax.fori_loop(0, jnp.minimum(_STEPS_PER_BLOCK, stop - start), step, nothing)
 
 

@@ -48,10 +48,10 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     counts = [dataset.characteristics for dataset in datasets]
     if len(datasets) == 1:
         return counts[0]
-    common = (family for family in counts[0].families if all(family in each.counts for each in counts))
+    common = (family for family in counts[0].families if all(family in chars.counts for chars in counts))
     families = [family for family in common if family != _NUMBERED]
     if not families:
-        found = "; ".join(", ".join(each.families) for each in counts)
+        found = "; ".join(", ".join(chars.families) for chars in counts)
         raise UserError(
             f"Expected a family that all datasets balance, found none ({found}); name a common one in "
             "characteristics.families of each dataset, and characterize the datasets again."
@@ -59,7 +59,7 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     return Characteristics.from_counts(
         {family: _stacked(datasets, family) for family in families},
         weights={family: counts[0].weights[family] for family in families},
-        sequence_length=max(each.sequence_length for each in counts),
+        sequence_length=max(chars.sequence_length for chars in counts),
         documents=_apart([dataset.sequence_documents[:, None] for dataset in datasets])[:, 0],
         copies=_apart([dataset.sequence_copies for dataset in datasets]),
         turns=_joined_turns(datasets),
@@ -89,7 +89,7 @@ def comparable_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     numbered = {
         TOKENS,
         SEQUENCE_CLUSTER,
-        *chain.from_iterable(each.counts("cluster")["clusterings"] for each in datasets),
+        *chain.from_iterable(dataset.counts("cluster")["clusterings"] for dataset in datasets),
     }
     kept = {family: counts for family, counts in joined.counts.items() if family not in numbered}
     if not kept:
@@ -121,19 +121,19 @@ def _stacked(datasets: Sequence[Dataset], family: str) -> Any:
 def _joined_turns(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " sequence"] | None:
     """The turns of all sequences, dataset after dataset; None if no dataset has turns."""
     turns = [dataset.sequence_turns for dataset in datasets]
-    if all(each is None for each in turns):
+    if all(turn is None for turn in turns):
         return None
     none = (np.full(dataset.num_sequences, -1) for dataset in datasets)
-    return np.concatenate([no if own is None else own for own, no in zip(turns, none, strict=True)])
+    return np.concatenate([no if turn is None else turn for turn, no in zip(turns, none, strict=True)])
 
 
 def _apart(numbers: Sequence[Int64[np.ndarray, "_ _"]]) -> Int64[np.ndarray, "sequence member"]:
     """The rows of all arrays, padded with -1; numbers >= 0 are shifted so that arrays have no number in common."""
-    width, above = max(each.shape[1] for each in numbers), 0
+    width, above = max(matrix.shape[1] for matrix in numbers), 0
     rows = []
-    for each in numbers:
-        moved = np.full((len(each), width), -1)
-        moved[:, : each.shape[1]] = np.where(each < 0, each, each + above)
+    for matrix in numbers:
+        moved = np.full((len(matrix), width), -1)
+        moved[:, : matrix.shape[1]] = np.where(matrix < 0, matrix, matrix + above)
         above = max(above, int(moved.max(initial=-1)) + 1)
         rows.append(moved)
     return np.concatenate(rows)

@@ -55,26 +55,26 @@ def find_leaks(datasets: Sequence[Dataset], for_evaluation: Sequence[Dataset] = 
     trained: dict[str, np.ndarray] = {}
     num_training, datasets = len(datasets), [*datasets, *for_evaluation]
     for number, (dataset, name) in enumerate(
-        zip(datasets, distinct_ends([each.address for each in datasets]), strict=True)
+        zip(datasets, distinct_ends([dataset.address for dataset in datasets]), strict=True)
     ):
         if dataset.fingerprint not in rows and PackingArtifacts.document_hashes.is_stored(dataset.stored):
-            own = dataset.document_hashes
+            hashes = dataset.document_hashes
             if number >= num_training:
-                own = own.copy()
-                own["held_out"] = True
-            rows[dataset.fingerprint], trained[dataset.fingerprint] = (name, own), ~own["held_out"]
+                hashes = hashes.copy()
+                hashes["held_out"] = True
+            rows[dataset.fingerprint], trained[dataset.fingerprint] = (name, hashes), ~hashes["held_out"]
             if dataset.appearances is not None:  # a weight of 0 keeps a document out of training
                 trained[dataset.fingerprint] &= dataset.appearances > 0
     numbers: dict[tuple[str, str], int] = {}
     documents: dict[str, np.ndarray] = {}
-    for holding, (holder, own) in rows.items():
-        texts = np.unique(own["text"][own["held_out"]])
-        for training, (trainer, others) in rows.items():
+    for holding, (holder, hashes) in rows.items():
+        texts = np.unique(hashes["text"][hashes["held_out"]])
+        for training, (trainer, other_rows) in rows.items():
             if holding == training:
                 continue
-            leaked = np.isin(others["text"], texts) & trained[training]
+            leaked = np.isin(other_rows["text"], texts) & trained[training]
             if leaked.any():
-                numbers[holder, trainer] = len(np.unique(others["text"][leaked]))
+                numbers[holder, trainer] = len(np.unique(other_rows["text"][leaked]))
                 documents[training] = documents.get(training, False) | leaked
     return Leaks(numbers, documents)
 
@@ -169,7 +169,7 @@ def training_part(datasets: Sequence[Dataset], held_out: HeldOut) -> TrainingPar
             "sequences with these texts, or held_out=keep to train on them."
         )
     parts, numbers, words, start = [], [], [], 0
-    for dataset, name in zip(datasets, distinct_ends([each.address for each in datasets]), strict=True):
+    for dataset, name in zip(datasets, distinct_ends([dataset.address for dataset in datasets]), strict=True):
         kept, part = np.arange(dataset.num_sequences), dataset
         if (leaked := leaks.documents.get(dataset.fingerprint)) is not None:
             kept = np.flatnonzero(~_sequences_with(dataset, leaked))
@@ -225,6 +225,6 @@ def _sequences_with(dataset: Dataset, documents: Bool[np.ndarray, " document"]) 
     groups = np.asarray(dataset.duplicate_groups)
     segments = dataset.segments
     leaked = np.isin(groups, np.unique(groups[documents]))[segments.document_index]
-    found = np.zeros(dataset.num_sequences, bool)
-    found[segments.sequence_index[leaked]] = True
-    return found
+    is_copy = np.zeros(dataset.num_sequences, bool)
+    is_copy[segments.sequence_index[leaked]] = True
+    return is_copy

@@ -174,7 +174,7 @@ def extend_schedule(
         history = schedule.history(place)
         with locked(root):
             content = _unchanged(schedule)
-            content = replace(content, datasets=(*content.datasets, *(_member(each, root) for each in added)))
+            content = replace(content, datasets=(*content.datasets, *(_member(dataset, root) for dataset in added)))
             pieces = orders.continued(history, part, total, mixture)
             change = f"from position {place:,} on{mixture}{part.change}"
             yield from _stored(root, content, kept, pieces, total, orders, mixture, opened, change, as_made=background)
@@ -184,14 +184,14 @@ def extend_schedule(
 
 def _divided(settings: Mapping[str, Any]) -> tuple[Mixture, dict[str, Any]]:
     """The settings of the mixture, and the settings by which its epochs are ordered."""
-    of_mixture = [each.name for each in fields(Mixture)]
+    of_mixture = [setting.name for setting in fields(Mixture)]
     method = settings.get("method", "balance")
     METHODS.check_name(method)
-    known = [*of_mixture, *_ORDER_SETTINGS, *METHODS.option_names(method)]
+    names = [*of_mixture, *_ORDER_SETTINGS, *METHODS.option_names(method)]
     for name in settings:
-        if name not in known:
+        if name not in names:
             raise UserError(
-                f"Unknown setting {quoted(name)}; expected one of {', '.join(known)}{did_you_mean(name, known)}"
+                f"Unknown setting {quoted(name)}; expected one of {', '.join(names)}{did_you_mean(name, names)}"
             )
     check_uses(method, **{name: settings[name] for name in _ORDER_SETTINGS[1:] if settings.get(name) is not None})
     chosen = {name: value for name, value in settings.items() if name in of_mixture}
@@ -223,16 +223,20 @@ def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsInde
         current = content.versions[-1]
         slices: list[Slice] = []
         position = 0
-        for each in current.slices:
-            if each.skipped:
-                slices.append(each)
+        for slice_of_version in current.slices:
+            if slice_of_version.skipped:
+                slices.append(slice_of_version)
                 continue
             # The bounds of the skipped positions: clipped to this slice, then converted to indices of the part.
-            cuts = [each.start + min(max(cut - position, 0), len(each)) for cut in (first, last)]
-            bounds = [each.start, *cuts, each.stop]
+            cuts = [
+                slice_of_version.start + min(max(cut - position, 0), len(slice_of_version)) for cut in (first, last)
+            ]
+            bounds = [slice_of_version.start, *cuts, slice_of_version.stop]
             pieces = zip(bounds[:-1], bounds[1:], (False, True, False), strict=True)
-            slices += [Slice(each.part, begin, end, skipped) for begin, end, skipped in pieces if begin < end]
-            position += len(each)
+            slices += [
+                Slice(slice_of_version.part, begin, end, skipped) for begin, end, skipped in pieces if begin < end
+            ]
+            position += len(slice_of_version)
         version = Version(tuple(slices), current.num_datasets, f"positions {first:,} to {last:,} skipped", current.seed)
         content = replace(content, versions=(*content.versions, version))
         content.write(schedule.root)
@@ -266,15 +270,15 @@ class _Orders:
 
     def targets_of(self) -> str:
         """The families with targets, for the description of a version; empty without targets."""
-        given = getattr(self.targets, "shares", self.targets)
-        return f", targets of {' and '.join(map(str, given))}" if isinstance(given, Mapping) else ""
+        shares = getattr(self.targets, "shares", self.targets)
+        return f", targets of {' and '.join(map(str, shares))}" if isinstance(shares, Mapping) else ""
 
     def continued(
         self, history: Int64[np.ndarray, " used"], part: TrainingPart, count: int, mixture: Mixture
     ) -> Iterator[Int64[np.ndarray, " _position"]]:
         """The next `count` sequences after a history; skipped sequences count as used."""
         pieces = self._pieces(part.own_numbers(history), part.datasets, count, mixture)
-        return pieces if part.numbers is None else (part.numbers[each] for each in pieces)
+        return pieces if part.numbers is None else (part.numbers[piece] for piece in pieces)
 
     def _pieces(
         self, history: Int64[np.ndarray, " used"], datasets: Sequence[Dataset], count: int, mixture: Mixture
@@ -323,8 +327,8 @@ class _Orders:
         # The targets are the shares of this part alone. Earlier sequences are used only to keep documents and copies
         # apart.
         objective = Objective() if self.objective is None else self.objective
-        own, families = chars.take(rest), objective.resolved_weights(chars)
-        targets = {family: own.target_share(family) for family in families}
+        own_chars, families = chars.take(rest), objective.resolved_weights(chars)
+        targets = {family: own_chars.target_share(family) for family in families}
         return self._made(chars, number, {"consumed": before, "targets": targets})[num_before:]
 
     def _made(self, chars: Characteristics, number: int, settings: Mapping[str, Any]) -> Int64[np.ndarray, " position"]:
@@ -340,9 +344,10 @@ def _check_stored(schedule: StoredRun) -> None:
 
 def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset], mixture: Mixture) -> Ordering:
     if len(datasets) != 1 or mixture.is_joint:
-        found = "a joint order" if mixture.is_joint else f"{len(datasets)} datasets"
+        description = "a joint order" if mixture.is_joint else f"{len(datasets)} datasets"
         raise UserError(
-            f"Expected ordering only in a run of one dataset that is not joint, found {found}; leave ordering out."
+            f"Expected ordering only in a run of one dataset that is not joint, found {description}; leave "
+            "ordering out."
         )
     if isinstance(ordering, str):
         return datasets[0].find_ordering(ordering)
@@ -409,8 +414,8 @@ def _stored(
         is_last = index == len(planned) - 1
         if is_last and not num_read.all():
             # Positions of earlier versions, too, may read a dataset that the new ones do not read.
-            made = replace(content, parts=(*before, *planned), versions=versions)
-            earlier = StoredRun(root, made, len(versions), datasets)
+            extended = replace(content, parts=(*before, *planned), versions=versions)
+            earlier = StoredRun(root, extended, len(versions), datasets)
             num_read += np.bincount(earlier.places(np.arange(len(earlier) - total))[0], minlength=len(ends))
             if lacking := unread(mixture, datasets, num_read, total):
                 change = f"{change}, no position reads {', '.join(lacking)}"

@@ -20,11 +20,11 @@ _BLOCKS, _PLAIN_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _NAME_WIDTH, _RANGE_WIDTH, _SIZES_A_TABLE = 22, 19, 8
 
 
-def measures_legend(given: ComparisonInput) -> str:
+def measures_legend(compared: ComparisonInput) -> str:
     """The number of measured sequences, and the meaning of the tables' columns."""
-    counts = given.counts
+    counts = compared.counts
     run = ""
-    if given.targets is not None:
+    if compared.targets is not None:
         run = (
             " The corpus is that of the run: the sequences of all positions. Groups of equal names are one group in "
             "all datasets."

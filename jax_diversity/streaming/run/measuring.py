@@ -106,11 +106,11 @@ def choose_orderings(
     chosen |= {file: make_run(dataset, Path(file)) for file in files}
     if not chosen:
         raise UserError("Expected orderings to measure, found none; make one with `jax-diversity order`.")
-    given = choose(chosen, windows, families, targets)
+    compared = choose(chosen, windows, families, targets)
     if families:
-        return given
-    stored = {name: name for name in [*chosen, given.reference[0]] if name in dataset.orderings}
-    return replace(given, known=known_measures(dataset, stored, given.windows))
+        return compared
+    stored = {name: name for name in [*chosen, compared.reference[0]] if name in dataset.orderings}
+    return replace(compared, known=known_measures(dataset, stored, compared.windows))
 
 
 def choose(
@@ -157,8 +157,8 @@ def choose(
 
 def _shuffle(dataset: Dataset, chosen: Mapping[str, Run], counts: TokenCounts) -> tuple[str, Measured]:
     """The reference: one of the given runs if it is a shuffle, else the dataset's stored shuffle, else a new one."""
-    own = {SHUFFLE: make_run(dataset, SHUFFLE)} if SHUFFLE in dataset.orderings else {}
-    shuffles = [(name, run) for name, run in {**chosen, **own}.items() if is_shuffle(name, run)]
+    shuffle = {SHUFFLE: make_run(dataset, SHUFFLE)} if SHUFFLE in dataset.orderings else {}
+    shuffles = [(name, run) for name, run in {**chosen, **shuffle}.items() if is_shuffle(name, run)]
     if shuffles:
         return shuffles[0]
     return SHUFFLE, Ordering(uniform_shuffle(counts), {"method": SHUFFLE})
@@ -177,19 +177,21 @@ def _counts(run: Run, families: Sequence[str]) -> TokenCounts:
 
 def _followed(dataset: Dataset, name: str, counts: TokenCounts) -> FollowedTargets:
     """The targets in an ordering's info, for the measured families."""
-    about = dataset.find_ordering(name).info.get("targets")
-    if about is None:
+    stored_targets = dataset.find_ordering(name).info.get("targets")
+    if stored_targets is None:
         raise UserError(
             f"Expected --targets to name an ordering that followed targets, found {name!r}, which followed "
             "none; make one with `jax-diversity order --targets.shares`."
         )
-    shares = {family: np.array(phases) for family, phases in about["shares"].items() if family in counts.families}
+    shares = {
+        family: np.array(phases) for family, phases in stored_targets["shares"].items() if family in counts.families
+    }
     if not shares:
         raise UserError(
-            f"Expected to measure a family with targets ({', '.join(about['shares'])}), found "
+            f"Expected to measure a family with targets ({', '.join(stored_targets['shares'])}), found "
             f"{', '.join(counts.families)}; name the family after --families."
         )
-    return FollowedTargets(name, Targets(tuple(about["starts"]), shares))
+    return FollowedTargets(name, Targets(tuple(stored_targets["starts"]), shares))
 
 
 def short_curves(curves: Mapping[str, Any]) -> Curves:
@@ -208,42 +210,42 @@ def short_curves(curves: Mapping[str, Any]) -> Curves:
     }
 
 
-def compare_orderings(given: ComparisonInput, progress: Progress) -> tuple[Comparison, Mapping[str, Curves]]:
+def compare_orderings(compared: ComparisonInput, progress: Progress) -> tuple[Comparison, Mapping[str, Curves]]:
     """Compare the orderings with a uniform shuffle, which is the first row; also returns the curves by name."""
-    together, curves = _together(given), dict[str, Curves]()
+    together, curves = _together(compared), dict[str, Curves]()
 
     def keep(name: str, measured: MeasuredOrder) -> None:
         curves[name] = short_curves(measured.curves)
 
-    with _progress(progress, "measure", given, together) as advance:
-        compared = compare(
-            given.counts,
+    with _progress(progress, "measure", compared, together) as advance:
+        comparison = compare(
+            compared.counts,
             together,
-            given.windows,
+            compared.windows,
             ("0", "half"),
-            targets=given.targets,
+            targets=compared.targets,
             advance=advance,
             keep=keep,
-            stored=given.known,
+            stored=compared.known,
         )
-    return compared, curves
+    return comparison, curves
 
 
 @contextmanager
 def _progress(
-    progress: Progress, what: str, given: ComparisonInput, together: Mapping[str, Measured]
+    progress: Progress, label: str, compared: ComparisonInput, together: Mapping[str, Measured]
 ) -> Iterator[Advance]:
     """Show the progress of measuring, if there is something to measure."""
-    unknown = [order for name, order in together.items() if name not in given.known]
+    unknown = [order for name, order in together.items() if name not in compared.known]
     if not unknown:
         yield ignore
         return
-    with progress.task(what, sum(map(len, unknown)), "position") as advance:
+    with progress.task(label, sum(map(len, unknown)), "position") as advance:
         yield advance
 
 
 def measure_orderings(
-    given: ComparisonInput, progress: Progress, *, profile: bool = False
+    compared: ComparisonInput, progress: Progress, *, profile: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Measure the orderings for JSON: name -> `Balance.summary()` with additional values.
 
@@ -251,22 +253,22 @@ def measure_orderings(
     `curves` (see `short_curves`). `profile` adds `profile`: offset -> the fields of `WindowProfile`, lists with one
     value per size.
     """
-    reference, shuffle = given.reference
-    together = {reference: shuffle, **given.orders}
+    reference, shuffle = compared.reference
+    together = {reference: shuffle, **compared.orders}
     summaries, short = dict[str, dict[str, Any]](), dict[str, Curves]()
     measurer: Measurer | None = None
-    with _progress(progress, "measure", given, together) as advance:
+    with _progress(progress, "measure", compared, together) as advance:
         for name, ordering in together.items():
-            if (measured := given.known.get(name)) is None:
-                measurer = measurer or Measurer(given.counts, given.windows, given.targets)
+            if (measured := compared.known.get(name)) is None:
+                measurer = measurer or Measurer(compared.counts, compared.windows, compared.targets)
                 measured = measurer.measure_in_short(ordering, advance)
             summaries[name], short[name] = copy.deepcopy(measured.summary), short_curves(measured.curves)
     for name, ordering in together.items():
         families = summaries[name]["families"]
         for family, curves in short[name].items():
             families[family]["curves"] = curves._asdict()
-        if profile and name in given.orders:
-            for family, offsets in window_profile(given.counts, ordering, targets=given.targets).items():
+        if profile and name in compared.orders:
+            for family, offsets in window_profile(compared.counts, ordering, targets=compared.targets).items():
                 families[family]["profile"] = {
                     offset: {key: values.tolist() for key, values in of_offset._asdict().items()}
                     for offset, of_offset in offsets.items()
@@ -275,8 +277,8 @@ def measure_orderings(
             for size, window in values["windows"].items():
                 shuffled = summaries[reference]["families"][family]["windows"][size]["tv_mean"]
                 window["gap_closed"] = gap_or_none(window["tv_mean"], shuffled, window["tv_floor"])
-    if given.followed is not None:
-        for name, families in _beside_targets(given, given.followed, given.orders, progress).items():
+    if compared.followed is not None:
+        for name, families in _beside_targets(compared, compared.followed, compared.orders, progress).items():
             plain = {
                 family: {
                     "prefix_l2_max": balance.prefix_l2_max,
@@ -284,21 +286,21 @@ def measure_orderings(
                 }
                 for family, balance in families.items()
             }
-            summaries[name]["targets"] = {"of": given.followed.name, "families": plain}
-    return {name: summaries[name] for name in given.orders}
+            summaries[name]["targets"] = {"of": compared.followed.name, "families": plain}
+    return {name: summaries[name] for name in compared.orders}
 
 
 def measure_targets(
-    given: ComparisonInput, followed: FollowedTargets, progress: Progress
+    compared: ComparisonInput, followed: FollowedTargets, progress: Progress
 ) -> dict[str, dict[str, FollowedBalance]]:
     """Compare the reference and the orderings with moving targets: ordering -> family with targets -> measures."""
-    return _beside_targets(given, followed, _together(given), progress)
+    return _beside_targets(compared, followed, _together(compared), progress)
 
 
 def _beside_targets(
-    given: ComparisonInput, followed: FollowedTargets, orders: Mapping[str, Measured], progress: Progress
+    compared: ComparisonInput, followed: FollowedTargets, orders: Mapping[str, Measured], progress: Progress
 ) -> dict[str, dict[str, FollowedBalance]]:
-    measurer, balances = Measurer(given.counts, given.windows, followed.targets), {}
+    measurer, balances = Measurer(compared.counts, compared.windows, followed.targets), {}
     with progress.task("measure targets", sum(map(len, orders.values())), "position") as advance:
         for name, ordering in orders.items():
             families = measurer.measure_in_short(ordering, advance).summary["families"]
@@ -315,26 +317,26 @@ def _beside_targets(
     return balances
 
 
-def profile_orderings(given: ComparisonInput, progress: Progress) -> dict[str, dict[str, dict[int, float]]]:
+def profile_orderings(compared: ComparisonInput, progress: Progress) -> dict[str, dict[str, dict[int, float]]]:
     """Mean TV of aligned windows: family -> ordering (the reference is first) or `floor` -> size 1, 2, 4 ... -> TV."""
-    counts, together = given.counts, _together(given)
+    counts, together = compared.counts, _together(compared)
     profiles: dict[str, dict[str, dict[int, float]]] = {family: {} for family in counts.families}
     with progress.task("measure all sizes", sum(map(len, together.values())), "position") as advance:
         for name, ordering in together.items():
-            for family, offsets in window_profile(counts, ordering, advance, targets=given.targets).items():
+            for family, offsets in window_profile(counts, ordering, advance, targets=compared.targets).items():
                 aligned = offsets["0"]
                 profiles[family][name] = dict(zip(aligned.sizes.tolist(), aligned.mean.tolist(), strict=True))
     for family, of_family in profiles.items():
         sizes = tuple(next(iter(of_family.values())))
         # Sequences of a run may repeat: its floor is computed from the sequences at all positions.
-        order = None if given.targets is None else given.reference[1]
-        of_family["floor"] = window_floors(counts, family, sizes, order, given.targets)
+        order = None if compared.targets is None else compared.reference[1]
+        of_family["floor"] = window_floors(counts, family, sizes, order, compared.targets)
     return profiles
 
 
-def _together(given: ComparisonInput) -> dict[str, Measured]:
+def _together(compared: ComparisonInput) -> dict[str, Measured]:
     """The reference and the orderings by name; folders are left out of file names if the names stay different."""
-    short = {name: Path(name).name if name.endswith(".npy") else name for name in given.orders}
+    short = {name: Path(name).name if name.endswith(".npy") else name for name in compared.orders}
     shared = Counter(short.values())
-    shown = {name if shared[short[name]] > 1 else short[name]: each for name, each in given.orders.items()}
-    return {**dict([given.reference]), **shown}
+    shown = {name if shared[short[name]] > 1 else short[name]: order for name, order in compared.orders.items()}
+    return {**dict([compared.reference]), **shown}

@@ -53,28 +53,30 @@ def sized(mixture: Mixture, datasets: Sequence[Dataset]) -> tuple[Mixture, int]:
     if not isinstance(mixture.num_epochs, Mapping):
         return mixture, mixture.num_positions_of(datasets)
     names, sizes = _names(datasets), _sizes(datasets).astype(np.float64)
-    given = {str(name): as_weight(f"num_epochs of {name}", value) for name, value in mixture.num_epochs.items()}
-    for name in given:
+    epochs_by_name = {
+        str(name): as_weight(f"num_epochs of {name}", value) for name, value in mixture.num_epochs.items()
+    }
+    for name in epochs_by_name:
         if name not in names:
             raise UserError(
                 f"Expected num_epochs to name datasets, found {quoted(name)}; there are {', '.join(names)}"
                 f"{did_you_mean(name, names)}"
             )
     if mixture.weights is None:
-        if missing := [name for name, size in zip(names, sizes, strict=True) if size and name not in given]:
+        if missing := [name for name, size in zip(names, sizes, strict=True) if size and name not in epochs_by_name]:
             raise UserError(
                 f"Expected num_epochs for every dataset, or weights, found none for {', '.join(missing)}; name it too "
                 "(0 leaves it out), or give weights."
             )
-        wanted = np.array([given.get(name, 0.0) for name in names]) * sizes
-        mixture, total = replace(mixture, weights=wanted.tolist()), float(wanted.sum())
+        num_positions = np.array([epochs_by_name.get(name, 0.0) for name in names]) * sizes
+        mixture, total = replace(mixture, weights=num_positions.tolist()), float(num_positions.sum())
     else:
-        if len(given) != 1:
+        if len(epochs_by_name) != 1:
             raise UserError(
-                f"Expected num_epochs of one dataset with weights, found {len(given)}: weights set the epochs of the "
-                "others; leave the weights out, or name one dataset."
+                f"Expected num_epochs of one dataset with weights, found {len(epochs_by_name)}: weights set the epochs "
+                "of the others; leave the weights out, or name one dataset."
             )
-        ((name, epochs),) = given.items()
+        ((name, epochs),) = epochs_by_name.items()
         starts, shares = _phases(mixture, names, sizes, 1)
         share = float(shares[0, names.index(name)])
         if len(starts) > 1 or not share:
@@ -96,12 +98,12 @@ def in_turn(
     """Yield the next `count` positions after a history; each dataset has its own epochs."""
     sizes = _sizes(datasets)
     bounds = np.append(0, np.cumsum(sizes))
-    given = np.bincount(np.searchsorted(bounds, history, side="right") - 1, minlength=len(sizes))
+    num_read = np.bincount(np.searchsorted(bounds, history, side="right") - 1, minlength=len(sizes))
     starts, shares = _phases(mixture, _names(datasets), sizes.astype(np.float64), count)
     _check_lengths([dataset for dataset, share in zip(datasets, shares.max(axis=0), strict=True) if share > 0])
-    shares = _within_limit(mixture, shares, sizes, given, count)
+    shares = _within_limit(mixture, shares, sizes, num_read, count)
     chosen = interleave(starts, shares, count, mixture.interleaving, ignore)
-    _check_limit(mixture, np.bincount(chosen, minlength=len(sizes)), given, sizes, _names(datasets))
+    _check_limit(mixture, np.bincount(chosen, minlength=len(sizes)), num_read, sizes, _names(datasets))
     streams = {}
     for start in range(0, count, bounds[-1]):  # one epoch at a time, so that it is stored before the next is made
         piece = chosen[start : start + bounds[-1]]
@@ -135,8 +137,8 @@ def consecutively(datasets: Sequence[Dataset], history: Numbers, count: int, ord
     bounds = np.append(0, np.cumsum(sizes))
     of_history = np.searchsorted(bounds, history, side="right") - 1
     times = np.split(np.bincount(history, minlength=bounds[-1]), bounds[1:-1])
-    epochs = np.array([int(own.min()) if len(own) else 0 for own in times])
-    if any(np.ptp(own) for own in times if len(own)):
+    epochs = np.array([int(times_of_dataset.min()) if len(times_of_dataset) else 0 for times_of_dataset in times])
+    if any(np.ptp(times_of_dataset) for times_of_dataset in times if len(times_of_dataset)):
         raise UserError(
             "Expected a position between two epochs, found a position within the epoch of a dataset; extend the "
             "schedule between two epochs, or give weights instead of consecutive."
@@ -166,8 +168,8 @@ def jointly(
         names, counts = joined_groups(datasets, mixture.family), chars.counts[mixture.family]
     strata = Strata.build(counts, names, mixture.family)
     past = History.of(history, int(sizes.sum()))
-    asked = _asked(mixture, strata, strata.given(past), count)
-    comes = np.sum(asked, axis=0)[strata.of_sequence] > 0
+    num_wanted = _asked(mixture, strata, strata.given(past), count)
+    comes = np.sum(num_wanted, axis=0)[strata.of_sequence] > 0
     _check_lengths([datasets[index] for index in np.unique(np.repeat(np.arange(len(sizes)), sizes)[comes])])
 
     def ordered(recent: Numbers, part: Numbers) -> Numbers:
@@ -175,11 +177,13 @@ def jointly(
         return rows[order(chars.take(rows), len(recent), past.num_positions)]
 
     # If one part contains every sequence once, no choice by rank is needed.
-    all_at_once = len(asked) == 1 and not len(history) and np.array_equal(asked[0], strata.sizes)
+    all_at_once = len(num_wanted) == 1 and not len(history) and np.array_equal(num_wanted[0], strata.sizes)
     rank = (
-        np.zeros(len(past.times), np.int64) if all_at_once else _ranks(strata, np.sum(asked, axis=0) / count, ordered)
+        np.zeros(len(past.times), np.int64)
+        if all_at_once
+        else _ranks(strata, np.sum(num_wanted, axis=0) / count, ordered)
     )
-    yield from mixed_positions(strata, asked, past, rank, ordered)
+    yield from mixed_positions(strata, num_wanted, past, rank, ordered)
 
 
 def _phases(
@@ -189,11 +193,11 @@ def _phases(
     weights: Any = mixture.weights
     if weights is None:
         return (0,), tempered(tokens, mixture.temperature)[None]
-    if isinstance(weights, Mapping) or any(isinstance(each, str) for each in as_tuple(weights)):
+    if isinstance(weights, Mapping) or any(isinstance(weight, str) for weight in as_tuple(weights)):
         weights = named_weights(weights, names, tokens, mixture.family)
     elif isinstance(weights, TargetsConfig):
-        own = {mixture.family: tokens / max(tokens.sum(), 1)}
-        weights = targets_of(weights, {mixture.family: names}, own, count)
+        shares = {mixture.family: tokens / max(tokens.sum(), 1)}
+        weights = targets_of(weights, {mixture.family: names}, shares, count)
     elif mixture.family != DATASET and not isinstance(weights, Targets):
         raise UserError(
             f"Expected weights of {mixture.family} by name, such as {{{names[0]!r}: 1}}, found {weights!r}."
@@ -201,35 +205,39 @@ def _phases(
     return phases_of(weights, tokens.tolist(), mixture.family)
 
 
-def _asked(mixture: Mixture, strata: Strata, given: Numbers, count: int) -> list[Numbers]:
+def _asked(mixture: Mixture, strata: Strata, num_read: Numbers, count: int) -> list[Numbers]:
     """The number of positions of each stratum in every phase."""
     starts, shares = _phases(mixture, strata.names, strata.group_tokens, count)
     if mixture.weights is None:
         # The temperature applies to the tokens of the strata's own sequences, so that a limit holds exactly.
         tokens = strata.tokens.sum(axis=1)
-        wanted = tempered(tokens, mixture.temperature) * strata.sizes / np.maximum(tokens, 1)
-        within = _within_limit(mixture, wanted[None] / wanted.sum(), strata.sizes, given, count)
+        tempered_sizes = tempered(tokens, mixture.temperature) * strata.sizes / np.maximum(tokens, 1)
+        within = _within_limit(mixture, tempered_sizes[None] / tempered_sizes.sum(), strata.sizes, num_read, count)
         return [rounded(within[0] * count, count)]
     ends = [min(end, count) for end in (*starts[1:], count)]
     lengths = [max(end - start, 0) for start, end in zip(starts, ends, strict=True)]
-    asked = [strata.positions(own, length) for own, length in zip(shares, lengths, strict=True)]
-    _check_limit(mixture, np.sum(asked, axis=0), given, strata.sizes, strata.names)
-    return asked
+    num_wanted = [
+        strata.positions(shares_of_phase, length) for shares_of_phase, length in zip(shares, lengths, strict=True)
+    ]
+    _check_limit(mixture, np.sum(num_wanted, axis=0), num_read, strata.sizes, strata.names)
+    return num_wanted
 
 
 def _within_limit(
-    mixture: Mixture, shares: Float64[np.ndarray, "phase group"], sizes: Numbers, given: Numbers, count: int
+    mixture: Mixture, shares: Float64[np.ndarray, "phase group"], sizes: Numbers, num_read: Numbers, count: int
 ) -> Float64[np.ndarray, "phase group"]:
     """Reduce shares to the limit if the user gave no weights; the other groups get the excess of a group."""
     if mixture.weights is not None or mixture.max_repeats is None:
         return shares
-    return limited(shares[0], (mixture.max_repeats * sizes - given).clip(0) / count)[None]
+    return limited(shares[0], (mixture.max_repeats * sizes - num_read).clip(0) / count)[None]
 
 
-def _check_limit(mixture: Mixture, asked: Numbers, given: Numbers, sizes: Numbers, names: Sequence[str]) -> None:
+def _check_limit(
+    mixture: Mixture, num_wanted: Numbers, num_read: Numbers, sizes: Numbers, names: Sequence[str]
+) -> None:
     # Shares that `_within_limit` reduced are not checked again: rounding can add one position too many.
     if mixture.max_repeats is not None and mixture.weights is not None:
-        check_limit(mixture.max_repeats, asked, given, sizes, names, mixture.family)
+        check_limit(mixture.max_repeats, num_wanted, num_read, sizes, names, mixture.family)
 
 
 class NumberQueue:
@@ -255,18 +263,18 @@ def _as_read(dataset: Dataset, other: Dataset, numbers: Numbers) -> Numbers | No
     """
     if dataset.fingerprint == other.fingerprint:
         return numbers
-    documents = [each.manifest["stages"]["prepare"]["fingerprint"] for each in (dataset, other)]
-    own, read = dataset.characteristics.documents, other.characteristics.documents
-    if documents[0] != documents[1] or own is None or read is None:
+    documents = [packed.manifest["stages"]["prepare"]["fingerprint"] for packed in (dataset, other)]
+    documents_of_own, read = dataset.characteristics.documents, other.characteristics.documents
+    if documents[0] != documents[1] or documents_of_own is None or read is None:
         return None
     # The sequences of a document get the places of the same document in the other packing, the last place first.
     places = np.lexsort((-np.arange(len(numbers)), read[numbers]))
-    in_order = np.argsort(own, kind="stable")
-    width = max(len(own), len(read))
-    read_as, wanted = (_numbered(groups, width) for groups in (read[numbers][places], own[in_order]))
-    found = np.searchsorted(read_as, wanted).clip(max=len(read_as) - 1)
-    place = np.full(len(own), -1)
-    place[in_order] = np.where(read_as[found] == wanted, places[found], -1)
+    in_order = np.argsort(documents_of_own, kind="stable")
+    width = max(len(documents_of_own), len(read))
+    read_as, numbered = (_numbered(groups, width) for groups in (read[numbers][places], documents_of_own[in_order]))
+    places_found = np.searchsorted(read_as, numbered).clip(max=len(read_as) - 1)
+    place = np.full(len(documents_of_own), -1)
+    place[in_order] = np.where(read_as[places_found] == numbered, places[places_found], -1)
     return np.argsort(place, kind="stable")
 
 
@@ -282,10 +290,10 @@ def _ranks(
 
     Strata with small shares of the positions have one common order, because their slices have little effect.
     """
-    own = np.flatnonzero((shares >= _OWN_ORDER) & (strata.sizes > 0))
+    large = np.flatnonzero((shares >= _OWN_ORDER) & (strata.sizes > 0))
     rank = np.empty(len(strata.of_sequence), np.int64)
-    few = np.flatnonzero(~np.isin(strata.of_sequence, own))
-    for members in (few, *(np.flatnonzero(strata.of_sequence == stratum) for stratum in own)):
+    few = np.flatnonzero(~np.isin(strata.of_sequence, large))
+    for members in (few, *(np.flatnonzero(strata.of_sequence == stratum) for stratum in large)):
         if len(members):
             rank[ordered(members[:0], members)] = np.arange(len(members))
     return rank

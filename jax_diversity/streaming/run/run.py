@@ -390,9 +390,9 @@ def validation_run(datasets: Any, ordering: Any = None, cache_folder: str | Path
     if len(parts) == 1:
         return OrderedRun(parts, parts[0].order, "validation", {"method": "validation"})
     orders = [part.order.indices for part in parts]
-    starts = np.cumsum([0, *(len(each) for each in orders)])
-    shares = [(np.arange(len(each)) + 0.5) / len(each) for each in orders]
-    joined = np.concatenate([each + start for each, start in zip(orders, starts, strict=False)])
+    starts = np.cumsum([0, *(len(order) for order in orders)])
+    shares = [(np.arange(len(order)) + 0.5) / len(order) for order in orders]
+    joined = np.concatenate([order + start for order, start in zip(orders, starts, strict=False)])
     return make_run(
         parts, Ordering(joined[np.argsort(np.concatenate(shares), kind="stable")], {"method": "validation"})
     )
@@ -405,13 +405,15 @@ def open_datasets(datasets: Any, cache_folder: str | Path | None = None) -> tupl
     is_one = isinstance(datasets, str | Path | Dataset)
     if not is_one and (not isinstance(datasets, Iterable) or isinstance(datasets, Mapping)):
         raise UserError(f"Expected a dataset, its folder or address, or several of them, found {datasets!r}.")
-    given = (datasets,) if is_one else tuple(datasets)
-    for each in given:
-        if not isinstance(each, str | Path | Dataset):
-            raise UserError(f"Expected a dataset, or its folder or address, found {each!r}.")
-        if not isinstance(each, Dataset) and os.path.isfile(os.path.join(each, SCHEDULE_FILE)):
-            raise UserError(f"Expected a dataset, found the stored run {each}; open it with jd.open_schedule.")
-    return tuple(each if isinstance(each, Dataset) else open_dataset(each, cache_folder=cache_folder) for each in given)
+    listed = (datasets,) if is_one else tuple(datasets)
+    for item in listed:
+        if not isinstance(item, str | Path | Dataset):
+            raise UserError(f"Expected a dataset, or its folder or address, found {item!r}.")
+        if not isinstance(item, Dataset) and os.path.isfile(os.path.join(item, SCHEDULE_FILE)):
+            raise UserError(f"Expected a dataset, found the stored run {item}; open it with jd.open_schedule.")
+    return tuple(
+        item if isinstance(item, Dataset) else open_dataset(item, cache_folder=cache_folder) for item in listed
+    )
 
 
 def identity_of(datasets: Sequence[Dataset]) -> str:
@@ -448,8 +450,8 @@ def _named_run(dataset: Dataset, name: str) -> OrderedRun:
     file = dataset.open_ordering(name)
     counts = dataset.counts(f"order/{name}")
     windows = counts.get("objective", {}).get("windows")
-    about = {"method": counts.get("method", name)} | ({"windows": windows} if windows else {})
-    return OrderedRun((dataset,), file, name, about | ({"seed": counts["seed"]} if "seed" in counts else {}))
+    info = {"method": counts.get("method", name)} | ({"windows": windows} if windows else {})
+    return OrderedRun((dataset,), file, name, info | ({"seed": counts["seed"]} if "seed" in counts else {}))
 
 
 def _as_ordering(ordering: Any, num_sequences: int) -> Ordering:
@@ -461,8 +463,8 @@ def _as_ordering(ordering: Any, num_sequences: int) -> Ordering:
     if not isinstance(ordering, Ordering):
         indices = np.asarray(ordering)
         if indices.dtype.kind not in "iu":
-            found = f"{indices.dtype} of shape {indices.shape}" if indices.dtype != object else repr(ordering)
-            raise UserError(f"Expected an ordering of whole numbers, found {found}.")
+            description = f"{indices.dtype} of shape {indices.shape}" if indices.dtype != object else repr(ordering)
+            raise UserError(f"Expected an ordering of whole numbers, found {description}.")
         ordering = Ordering(indices.astype(np.int64))
     if len(ordering) != num_sequences:
         raise UserError(

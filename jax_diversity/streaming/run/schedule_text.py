@@ -31,14 +31,14 @@ def schedule_table(run: StoredRun) -> str:
         datasets.add_row(end_of(clean(member.path), 36), *cells)
     versions = plain_table("version", "positions", "change", numbers=("version", "positions"))
     for number, version in enumerate(run.content.versions, start=1):
-        length = sum(len(each) for each in version.slices if not each.skipped)
+        length = sum(len(piece) for piece in version.slices if not piece.skipped)
         versions.add_row(str(number), f"{length:,}", clean(version.change))
     words = 'The column "targets" has the shares of the tokens that count towards the loss with loss_mask="answers".'
     parts = ["\n".join([printed(datasets), *[wrapped(words)] * bool(of_targets)]), printed(versions)]
     if any(member.checked_against for member in run.members):
         lists = (f"{member.path}: {'; '.join(member.checked_against) or 'none'}" for member in run.members)
         words = "Evaluation texts that the datasets were checked against:"
-        parts.insert(1, "\n".join([words, *(wrapped(clean(each)) for each in lists)]))
+        parts.insert(1, "\n".join([words, *(wrapped(clean(text)) for text in lists)]))
     return "\n\n".join(parts)
 
 

@@ -50,20 +50,20 @@ def _met(
     np.maximum.at(last, sequences, positions)
     segments = dataset.segments
     used = np.flatnonzero(times[segments.sequence_index] > 0)
-    held, document = segments.sequence_index[used], segments.document_index[used]
-    found, place = np.unique(document, return_inverse=True)
-    firsts = np.full(len(found), np.iinfo(np.int64).max)
-    np.minimum.at(firsts, place, first[held])
-    lasts = np.full(len(found), -1)
-    np.maximum.at(lasts, place, last[held])
+    sequence, document = segments.sequence_index[used], segments.document_index[used]
+    distinct, place = np.unique(document, return_inverse=True)
+    firsts = np.full(len(distinct), np.iinfo(np.int64).max)
+    np.minimum.at(firsts, place, first[sequence])
+    lasts = np.full(len(distinct), -1)
+    np.maximum.at(lasts, place, last[sequence])
     # A sequence with several segments of a document counts once.
-    pairs = np.unique(np.stack([place, held]), axis=1)
-    of_document = np.bincount(pairs[0], times[pairs[1]], minlength=len(found)).astype(np.int64)
-    tokens = np.bincount(place, segments.length[used] * times[held], minlength=len(found)).astype(np.int64)
-    ids = np.array(list(dataset.document_store.ids()), object)[found]
+    pairs = np.unique(np.stack([place, sequence]), axis=1)
+    of_document = np.bincount(pairs[0], times[pairs[1]], minlength=len(distinct)).astype(np.int64)
+    tokens = np.bincount(place, segments.length[used] * times[sequence], minlength=len(distinct)).astype(np.int64)
+    ids = np.array(list(dataset.document_store.ids()), object)[distinct]
     return pa.table(
         {
-            "dataset": np.full(len(found), number, np.int32),
+            "dataset": np.full(len(distinct), number, np.int32),
             "id": pa.array(ids.tolist(), pa.string()),
             "tokens": tokens,
             "sequences": of_document,

@@ -86,7 +86,7 @@ class Mixture:
             self.weights.check("weights", (self.family,))
         if self.weights is not None and self.temperature != 1:
             raise UserError("Expected weights or a temperature, found both: a temperature defines weights.")
-        others = (self.weights is not None, self.temperature != 1, self.max_repeats is not None, self.is_joint)
+        other_settings = (self.weights is not None, self.temperature != 1, self.max_repeats is not None, self.is_joint)
         if self.interleaving != "nearest" and (self.is_joint or self.consecutive):
             raise UserError(
                 f"Expected interleaving={self.interleaving} with datasets that are mixed by position, found "
@@ -97,7 +97,7 @@ class Mixture:
                 "Expected num_epochs by name with datasets that are mixed by position and no temperature, found "
                 f"{quoted(self.num_epochs)}; give one number of epochs, or num_positions."
             )
-        if self.consecutive and any(others):
+        if self.consecutive and any(other_settings):
             raise UserError(
                 "Expected only consecutive, found it with weights, a temperature, max_repeats or a joint order; "
                 "consecutive datasets are not mixed."
@@ -211,7 +211,7 @@ class ScheduleConfig:
         """
         if self.skip and (len(self.skip) != 2 or self.position is not None):
             raise UserError(f"Expected --skip with two positions and without --position, found {len(self.skip)}.")
-        names = [each.name for each in fields(ScheduleConfig) if each.name != "path"]
+        names = [setting.name for setting in fields(ScheduleConfig) if setting.name != "path"]
         changes = any(getattr(self, name) != getattr(_DEFAULT, name) for name in names)
         if exists and changes and self.position is None and not self.skip:
             raise UserError(

@@ -107,10 +107,11 @@ class Content:
         try:
             plain = json.loads(path.read_bytes())
             if plain["format"] == _FORMAT and plain == signed(plain):
-                datasets, parts = ([kind(**each) for each in plain[name]] for name, kind in _LISTS.items())
-                slices = [tuple(Slice(**each) for each in version["slices"]) for version in plain["versions"]]
+                datasets, parts = ([kind(**entry) for entry in plain[name]] for name, kind in _LISTS.items())
+                slices = [tuple(Slice(**entry) for entry in version["slices"]) for version in plain["versions"]]
                 versions = [
-                    Version(**{**each, "slices": own}) for each, own in zip(plain["versions"], slices, strict=True)
+                    Version(**{**entry, "slices": slices_of_version})
+                    for entry, slices_of_version in zip(plain["versions"], slices, strict=True)
                 ]
                 content = cls(plain["id"], tuple(datasets), tuple(parts), tuple(versions))
                 content.check()
@@ -132,10 +133,10 @@ class Content:
 
     def check(self) -> None:
         """Check the types and ranges of all values; raises a `UserError` for the first invalid value."""
-        for each in (self, *self.datasets, *self.parts, *self.versions):
-            for field in fields(each):
+        for record in (self, *self.datasets, *self.parts, *self.versions):
+            for field in fields(record):
                 if (kind := _KINDS.get(str(field.type))) is not None:
-                    check_type(field.name, getattr(each, field.name), kind, f"of the type {field.type}")
+                    check_type(field.name, getattr(record, field.name), kind, f"of the type {field.type}")
         as_whole_number("the number of versions", len(self.versions), 1)
         for member in self.datasets:
             as_whole_number("num_sequences of a dataset", member.num_sequences, 0, _MOST_POSITIONS)
@@ -148,13 +149,13 @@ class Content:
             as_whole_number(f"num_positions of {part.file}", part.num_positions, 0, _MOST_POSITIONS)
             as_whole_number(f"sequence_length of {part.file}", part.sequence_length, 1)
         for number, version in enumerate(self.versions, start=1):
-            what = f"of a slice of version {number}"
+            owner = f"of a slice of version {number}"
             as_whole_number(f"num_datasets of version {number}", version.num_datasets, 1, len(self.datasets))
-            for each in version.slices:
-                index = as_whole_number(f"part {what}", each.part, 0, len(self.parts) - 1)
-                start = as_whole_number(f"start {what}", each.start, 0)
-                as_whole_number(f"stop {what}", each.stop, start, self.parts[index].num_positions)
-                check_type(f"skipped {what}", each.skipped, bool, "true or false")
+            for record in version.slices:
+                index = as_whole_number(f"part {owner}", record.part, 0, len(self.parts) - 1)
+                start = as_whole_number(f"start {owner}", record.start, 0)
+                as_whole_number(f"stop {owner}", record.stop, start, self.parts[index].num_positions)
+                check_type(f"skipped {owner}", record.skipped, bool, "true or false")
 
     def write(self, root: Path) -> None:
         """Replace the file atomically."""
@@ -189,7 +190,7 @@ class StoredRun(Run):
     ) -> None:
         self.root, self.content, self.version, self.given = root, content, version, datasets
         self.name, self.info = root.name, {"method": "schedule", "version": version, "of": content.id}
-        self._slices = [each for each in self._of(version).slices if not each.skipped]
+        self._slices = [piece for piece in self._of(version).slices if not piece.skipped]
         self._starts = np.cumsum([0, *map(len, self._slices)], dtype=np.int64)
         self._bounds = self._starts.tolist()
         self._files: dict[int, OrderingFile] = {}
@@ -254,9 +255,9 @@ class StoredRun(Run):
                 f"{len(self.given)}."
             )
         # This version may have fewer or more datasets than were given.
-        given = [*(self.given or ())][: len(self.members)]
-        given += [_absolute(each.path, self.root) for each in self.members[len(given) :]]
-        return tuple(map(_opened, given, self.members))
+        members = [*(self.given or ())][: len(self.members)]
+        members += [_absolute(member.path, self.root) for member in self.members[len(members) :]]
+        return tuple(map(_opened, members, self.members))
 
     @property
     def lengths(self) -> tuple[tuple[int, int], ...]:
@@ -265,7 +266,7 @@ class StoredRun(Run):
 
     @cached_property
     def _lengths(self) -> tuple[tuple[int, int], ...]:
-        lengths = [self.content.parts[each.part].sequence_length for each in self._slices]
+        lengths = [self.content.parts[piece.part].sequence_length for piece in self._slices]
         pairs = list(zip(self._bounds, lengths, strict=False))
         return tuple(pair for pair, before in zip(pairs, [(0, 0), *pairs], strict=False) if pair[1] != before[1])
 
@@ -275,9 +276,9 @@ class StoredRun(Run):
         return self._fingerprint_of(self.version)
 
     def _fingerprint_of(self, version: int) -> str:
-        members = [each.fingerprint for each in self.content.datasets[: self._of(version).num_datasets]]
+        members = [member.fingerprint for member in self.content.datasets[: self._of(version).num_datasets]]
         parts = self.content.parts
-        slices = [[parts[each.part].key, each.start, each.stop, each.skipped] for each in self._of(version).slices]
+        slices = [[parts[piece.part].key, piece.start, piece.stop, piece.skipped] for piece in self._of(version).slices]
         return fingerprint("run schedule", members, slices)
 
     def _at(self, positions: Positioned) -> Positioned:
@@ -289,25 +290,27 @@ class StoredRun(Run):
         if first == last:  # nearly always: a batch within one slice
             return self._numbers(first, positions)
         of_slice = np.searchsorted(self._starts, positions, side="right") - 1
-        found = np.empty(len(positions), np.int64)
+        numbers = np.empty(len(positions), np.int64)
         for index in np.unique(of_slice).tolist():
             rows = of_slice == index
-            found[rows] = self._numbers(index, positions[rows])
-        return found
+            numbers[rows] = self._numbers(index, positions[rows])
+        return numbers
 
     def _numbers(self, index: int, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        own = self._slices[index]
-        return self._file(own.part).at(positions + (own.start - self._bounds[index]))
+        piece = self._slices[index]
+        return self._file(piece.part).at(positions + (piece.start - self._bounds[index]))
 
     def _file(self, part: int) -> OrderingFile:
         if part not in self._files:
-            about = self._made(part)
+            part_content = self._made(part)
             if len(self._files) == _MOST_FILES:  # close the oldest file: runs are read forward
                 del self._files[next(iter(self._files))]
-            file = OrderingFile(inside(self.root, about.file), about.fingerprint, about.num_positions)
+            file = OrderingFile(
+                inside(self.root, part_content.file), part_content.fingerprint, part_content.num_positions
+            )
             if len(file.indices) and (file.indices.min() < 0 or file.indices.max() >= self.num_sequences):
                 raise UserError(
-                    f"Expected sequences in 0 .. {self.num_sequences - 1} in {self.root / about.file}, found "
+                    f"Expected sequences in 0 .. {self.num_sequences - 1} in {self.root / part_content.file}, found "
                     f"{file.indices.min()} .. {file.indices.max()}; restore the run, or make another one."
                 )
             self._files[part] = file
@@ -315,19 +318,19 @@ class StoredRun(Run):
 
     def _made(self, part: int) -> Part:
         """Return a finished part; waits while the part is being made in the background."""
-        while not (about := self.content.parts[part]).fingerprint:
+        while not (part_content := self.content.parts[part]).fingerprint:
             # The lock is checked before the file is read: if it is free, the file already lists all finished parts.
             at_work = is_locked(self.root)
-            found = Content.read(inside(self.root, SCHEDULE_FILE))
-            if found.id != self.content.id:
+            content = Content.read(inside(self.root, SCHEDULE_FILE))
+            if content.id != self.content.id:
                 raise UserError(f"Expected the schedule that was opened at {self.root}, found another; open it again.")
-            parts = found.parts[: len(self.content.parts)]
+            parts = content.parts[: len(self.content.parts)]
             self.content = replace(self.content, parts=parts)
             if parts[part].fingerprint:
                 continue
             if not at_work:
                 first = next(
-                    start for each, start in zip(self._slices, self._bounds, strict=False) if each.part == part
+                    start for piece, start in zip(self._slices, self._bounds, strict=False) if piece.part == part
                 )
                 error = error_of(self.root)
                 reason = f" ({in_one_line(error)})" if error is not None else ""
@@ -336,7 +339,7 @@ class StoredRun(Run):
                     f"stopped before position {first:,}{reason}; continue with extend_schedule(run, position={first})."
                 )
             time.sleep(_WAIT)
-        return about
+        return part_content
 
     def wait(self) -> StoredRun:
         """Wait until all positions are made; returns the run itself.
@@ -344,49 +347,49 @@ class StoredRun(Run):
         Raises:
             UserError: the thread that makes the run stopped too early.
         """
-        for each in self._slices:
-            self._made(each.part)
+        for piece in self._slices:
+            self._made(piece.part)
         return self
 
     def before(self, position: int) -> tuple[Slice, ...]:
         """The slices before a position, including skipped slices."""
         left, kept = position, []
-        for each in self._of(self.version).slices:
-            if not each.skipped and len(each) > left:
+        for piece in self._of(self.version).slices:
+            if not piece.skipped and len(piece) > left:
                 if left:
-                    kept.append(Slice(each.part, each.start, each.start + left))
+                    kept.append(Slice(piece.part, piece.start, piece.start + left))
                 break
-            kept.append(each)
-            left -= 0 if each.skipped else len(each)
+            kept.append(piece)
+            left -= 0 if piece.skipped else len(piece)
         return tuple(kept)
 
     def history(self, position: int) -> Int64[np.ndarray, " used"]:
         """The sequences at all positions before `position`, including skipped ones, numbered over all datasets."""
-        numbers = [self._file(each.part).at(np.arange(each.start, each.stop)) for each in self.before(position)]
+        numbers = [self._file(piece.part).at(np.arange(piece.start, piece.stop)) for piece in self.before(position)]
         return np.concatenate([np.zeros(0, np.int64), *numbers])
 
     def agrees_until(self, version: int) -> int:
         """The first position at which another version differs, or at which one of the two versions ends."""
         # The lists are reversed: `pop` takes the first slice, and `append` puts its rest back.
-        ours, theirs = (
-            [each for each in reversed(self._of(number).slices) if not each.skipped]
+        own_slices, other_slices = (
+            [piece for piece in reversed(self._of(number).slices) if not piece.skipped]
             for number in (self.version, version)
         )
         position = 0
-        while ours and theirs:
-            first, second = ours.pop(), theirs.pop()
+        while own_slices and other_slices:
+            first, second = own_slices.pop(), other_slices.pop()
             if (first.part, first.start) != (second.part, second.start):
                 break
             length = min(len(first), len(second))
             position += length
-            for slices, each in ((ours, first), (theirs, second)):
-                if len(each) > length:
-                    slices.append(Slice(each.part, each.start + length, each.stop))
+            for slices, piece in ((own_slices, first), (other_slices, second)):
+                if len(piece) > length:
+                    slices.append(Slice(piece.part, piece.start + length, piece.stop))
         return position
 
     def _epochs_before(self, stop: int) -> tuple[Positioned, Positioned]:
         # Skipped sequences count as used in their epoch.
-        skipped = [np.full(len(each), each.skipped) for each in self.before(stop)]
+        skipped = [np.full(len(piece), piece.skipped) for piece in self.before(stop)]
         numbers, kept = self.history(stop), ~np.concatenate([np.zeros(0, bool), *skipped])
         return numbers[kept], times_before(numbers)[kept]
 
@@ -424,13 +427,13 @@ def open_schedule(
         >>> loader = make_loader(open_schedule("run"), global_batch_size=64)
     """
     root = schedule_folder(path)
-    given = None if datasets is None else as_tuple(datasets)
-    for each in given or ():
-        check_type("each of datasets", each, str | os.PathLike | Dataset, "a dataset, its folder or its address")
+    listed = None if datasets is None else as_tuple(datasets)
+    for item in listed or ():
+        check_type("each of datasets", item, str | os.PathLike | Dataset, "a dataset, its folder or its address")
     content = Content.read(inside(root, SCHEDULE_FILE))
     last = len(content.versions)
     number = last if version is None else as_whole_number("version", version, 1, last)
-    return StoredRun(root, content, number, given)
+    return StoredRun(root, content, number, listed)
 
 
 def schedule_folder(path: str | Path) -> Path:
@@ -448,9 +451,9 @@ def _absolute(path: str, root: Path) -> str:
     return path if "://" in path else str(Path(os.path.normpath(root / path)))
 
 
-def _opened(given: str | Path | Dataset, member: Member) -> Dataset:
+def _opened(dataset_or_path: str | Path | Dataset, member: Member) -> Dataset:
     try:
-        dataset = given if isinstance(given, Dataset) else open_dataset(given)
+        dataset = dataset_or_path if isinstance(dataset_or_path, Dataset) else open_dataset(dataset_or_path)
     except UserError as error:
         raise UserError(
             f"A dataset of the schedule is not at its stored path: {error} Give the folders of the datasets with "
@@ -463,9 +466,9 @@ def _opened(given: str | Path | Dataset, member: Member) -> Dataset:
             "schedule."
         )
     for name in ("num_sequences", "sequence_length"):
-        if (found := getattr(dataset, name)) != (expected := getattr(member, name)):
+        if (present := getattr(dataset, name)) != (expected := getattr(member, name)):
             raise UserError(
-                f"Expected {name} {found}, as in the dataset {dataset.root}, found {expected} in {SCHEDULE_FILE}; "
+                f"Expected {name} {present}, as in the dataset {dataset.root}, found {expected} in {SCHEDULE_FILE}; "
                 "restore that file, or make another run."
             )
     return dataset

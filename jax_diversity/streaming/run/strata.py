@@ -70,8 +70,8 @@ class History:
 
     def recent(self, count: int) -> Int64[np.ndarray, " recent"]:
         """The sequences of the last `count` positions, each only once, in the order of their last position."""
-        found = np.flatnonzero(self.last >= max(self.num_positions - count, 0))
-        return found[np.argsort(self.last[found])]
+        sequences = np.flatnonzero(self.last >= max(self.num_positions - count, 0))
+        return sequences[np.argsort(self.last[sequences])]
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Strata:
             UserError: whole sequences cannot reach the shares, because they mix groups.
         """
         mean = self.tokens / np.maximum(self.sizes, 1)[:, None]
-        found, _ = nnls(mean.T / max(mean.sum(axis=1).max(), 1.0), shares)
-        reached = mean.T @ found
+        factors, _ = nnls(mean.T / max(mean.sum(axis=1).max(), 1.0), shares)
+        reached = mean.T @ factors
         reached /= max(reached.sum(), np.finfo(float).tiny)
         worst = int((shares - reached).argmax())
         if shares[worst] - reached[worst] > _TOLERANCE:
@@ -125,7 +125,7 @@ class Strata:
                 f"{self.names[worst]!r}, which can get only {reached[worst]:.3f} because sequences mix it with other "
                 "groups; choose a smaller share, or pack the documents of a group together."
             )
-        return rounded(found / found.sum() * num_positions, num_positions)
+        return rounded(factors / factors.sum() * num_positions, num_positions)
 
     def given(self, history: History) -> Int64[np.ndarray, " stratum"]:
         """The number of positions of every stratum so far."""
@@ -142,7 +142,7 @@ def rounded(values: Float64[np.ndarray, " stratum"], total: int) -> Int64[np.nda
 
 def parts(
     strata: Strata,
-    asked: Int64[np.ndarray, " stratum"],
+    num_wanted: Int64[np.ndarray, " stratum"],
     history: History,
     rank: Int64[np.ndarray, " sequence"],
 ) -> Iterator[Int64[np.ndarray, " part"]]:
@@ -150,25 +150,29 @@ def parts(
 
     Args:
         strata: the strata.
-        asked: the number of positions of every stratum; their sum is the length of the run.
+        num_wanted: the number of positions of every stratum; their sum is the length of the run.
         history: the sequences that were read before.
         rank: the order of sequences that were read equally often and last in the same turn; any slice of this order
             should have the mixture of the whole order.
     """
     members = np.split(np.argsort(strata.of_sequence, kind="stable"), np.cumsum(strata.sizes)[:-1])
-    fresh = np.array([int((history.times[own] == 0).sum()) for own in members])
+    fresh = np.array([int((history.times[sequences] == 0).sum()) for sequences in members])
     num_parts = 1
-    if (asked > fresh).any():  # sequences repeat: a part then contains at most half of a stratum
-        num_parts = max(-(-2 * int(number) // len(own)) for number, own in zip(asked, members, strict=True) if len(own))
+    if (num_wanted > fresh).any():  # sequences repeat: a part then contains at most half of a stratum
+        num_parts = max(
+            -(-2 * int(number) // len(sequences))
+            for number, sequences in zip(num_wanted, members, strict=True)
+            if len(sequences)
+        )
     # Every stratum has its own offset for rounding: with a common offset all small strata would be read late.
     fractions = (np.arange(len(members)) * _GOLDEN) % 1
-    due = np.floor(asked[:, None] * np.arange(num_parts + 1) / num_parts + fractions[:, None]).astype(np.int64)
+    due = np.floor(num_wanted[:, None] * np.arange(num_parts + 1) / num_parts + fractions[:, None]).astype(np.int64)
     for counts in np.diff(due, axis=1).T:
         chosen = []
-        for own, count in zip(members, counts.tolist(), strict=True):
+        for sequences, count in zip(members, counts.tolist(), strict=True):
             if count:
                 # Sorted by turns, not by positions: the joint order balances all strata together, not each of them.
-                queue = own[np.lexsort((rank[own], history.turn[own], history.times[own]))]
+                queue = sequences[np.lexsort((rank[sequences], history.turn[sequences], history.times[sequences]))]
                 chosen.append(queue[:count])
         if chosen:
             yield np.sort(np.concatenate(chosen))
@@ -176,7 +180,7 @@ def parts(
 
 def mixed_positions(
     strata: Strata,
-    asked: Sequence[Int64[np.ndarray, " stratum"]],
+    num_wanted: Sequence[Int64[np.ndarray, " stratum"]],
     history: History,
     rank: Int64[np.ndarray, " sequence"],
     order_part: PartOrder,
@@ -185,13 +189,13 @@ def mixed_positions(
 
     Args:
         strata: the sequences by group.
-        asked: the number of positions of each stratum, for every phase.
+        num_wanted: the number of positions of each stratum, for every phase.
         history: the sequences that were read before; this function adds the parts to it.
         rank: see `parts`.
         order_part: the function that orders a part.
     """
-    for own in asked:
-        for part in parts(strata, own, history, rank):
+    for wanted_of_phase in num_wanted:
+        for part in parts(strata, wanted_of_phase, history, rank):
             recent = history.recent(len(part))
             ordered = order_part(recent[~np.isin(recent, part)], part)
             history.add(ordered)

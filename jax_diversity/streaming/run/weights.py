@@ -98,30 +98,32 @@ def named_weights(
         raise UserError(f"Expected every name once in the weights, found {quoted([name for name, _ in pairs])}.")
     rules = parse_rules(named, "weights", family)
     exact = [_groups(rule, names, operator.eq) for rule in rules]
-    found, reserved, taken = np.zeros(len(names)), set(itertools.chain(*exact)), set[int]()
-    for rule, own in zip(rules, exact, strict=True):
-        fitting = own or _groups(rule, names, fits)
+    weights_of_groups, reserved, taken = np.zeros(len(names)), set(itertools.chain(*exact)), set[int]()
+    for rule, named_groups in zip(rules, exact, strict=True):
+        fitting = named_groups or _groups(rule, names, fits)
         if not fitting:
             shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
             raise UserError(
                 f"Expected weights to name groups of {family}, found {quoted(rule.text)}; there are {shown}."
             )
-        meant = [index for index in fitting if index not in taken and (own or index not in reserved)]
+        meant = [index for index in fitting if index not in taken and (named_groups or index not in reserved)]
         if not meant:
             raise UserError(
                 f"Expected a group of {family} for every name, found that all groups of {quoted(rule.text)} have "
                 "a weight from another name; put the narrower patterns first."
             )
         taken.update(meant)
-        held = tokens[meant]
-        found[meant] = rule.factor * (held / held.sum() if held.sum() else np.full(len(meant), 1 / len(meant)))
-    if not found.any():
+        tokens_of_groups = tokens[meant]
+        weights_of_groups[meant] = rule.factor * (
+            tokens_of_groups / tokens_of_groups.sum() if tokens_of_groups.sum() else np.full(len(meant), 1 / len(meant))
+        )
+    if not weights_of_groups.any():
         raise UserError("Expected at least one weight above zero, found none.")
-    return found
+    return weights_of_groups
 
 
-def _pairs(given: Any) -> list[tuple[str, float]]:
-    words = list(as_tuple(given))
+def _pairs(weights: Any) -> list[tuple[str, float]]:
+    words = list(as_tuple(weights))
     try:
         pairs = [(str(name), float(weight)) for weight, name in zip(words[::2], words[1::2], strict=True)]
     except (TypeError, ValueError, OverflowError):
@@ -140,8 +142,8 @@ def _groups(rule: WeightRule, names: Sequence[str], fit: Callable[[str, str], bo
         path.name,
         source_of_file(path.name, path.parent.name),
     )
-    found = ([index for index, name in enumerate(names) if fit(name, each)] for each in readings)
-    return next(filter(None, found), [])
+    fitting = ([index for index, name in enumerate(names) if fit(name, reading)] for reading in readings)
+    return next(filter(None, fitting), [])
 
 
 def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float64[np.ndarray, " group"]:
@@ -161,9 +163,9 @@ def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float
     if value == 1:
         return tokens / tokens.sum()
     shares = np.zeros(len(tokens))
-    held = tokens > 0
+    has_tokens = tokens > 0
     # Dividing by the largest number prevents an overflow at small temperatures.
-    shares[held] = (tokens[held] / tokens.max()) ** (1 / value)
+    shares[has_tokens] = (tokens[has_tokens] / tokens.max()) ** (1 / value)
     return shares / shares.sum()
 
 
@@ -186,22 +188,22 @@ def limited(
             f"Expected max_repeats that the run can keep, found a limit that allows {total:.3f} of its positions: the "
             f"run is {1 / max(total, 1e-9):.2f} times too long; raise the limit or shorten the run."
         )
-    found, free = np.zeros(len(shares)), shares > 0
+    shares_within, free = np.zeros(len(shares)), shares > 0
     while free.any():
-        rest = max(1 - found[~free].sum(), 0.0) * np.where(free, shares, 0.0) / shares[free].sum()
+        rest = max(1 - shares_within[~free].sum(), 0.0) * np.where(free, shares, 0.0) / shares[free].sum()
         over = free & (rest > most)
-        found[free] = rest[free]
+        shares_within[free] = rest[free]
         if not over.any():
             break
-        found[over] = most[over]
+        shares_within[over] = most[over]
         free &= ~over
-    return found
+    return shares_within
 
 
 def check_limit(
     most: int,
-    asked: Int64[np.ndarray, " group"],
-    given: Int64[np.ndarray, " group"],
+    num_wanted: Int64[np.ndarray, " group"],
+    num_read: Int64[np.ndarray, " group"],
     sizes: Int64[np.ndarray, " group"],
     names: Sequence[str],
     family: str,
@@ -210,8 +212,8 @@ def check_limit(
 
     Args:
         most: the largest number of reads of a sequence.
-        asked: the number of positions of every group.
-        given: the number of positions that every group had before.
+        num_wanted: the number of positions of every group.
+        num_read: the number of positions that every group had before.
         sizes: the number of sequences of every group.
         names: the names of the groups.
         family: the family of the groups.
@@ -219,10 +221,10 @@ def check_limit(
     Raises:
         UserError: the limit cannot be kept; the message names the worst group and its excess.
     """
-    over = given + asked - most * sizes
+    over = num_read + num_wanted - most * sizes
     if (over > 0).any():
         worst = int(over.argmax())
-        times = (given[worst] + asked[worst]) / max(sizes[worst], 1)
+        times = (num_read[worst] + num_wanted[worst]) / max(sizes[worst], 1)
         raise UserError(
             f"Expected each sequence at most {most} times, found a share of {family} {names[worst]!r} that needs each "
             f"sequence {times:.2f} times, {over[worst]:,} positions too many; lower its weight, shorten the run or "
