@@ -141,12 +141,12 @@ def length_bins(
 
 def numeric_bins(values: Float64[np.ndarray, " document"], bins: int | Bins) -> Codes:
     """Divide the documents into bins by a number, such as a quality score, as in `length_bins`. NaN is `unknown`."""
-    known = ~np.isnan(values)
+    is_known = ~np.isnan(values)
     if isinstance(bins, int):
-        bins = _quantile_bins(values[known], bins, "{:.6g} to {:.6g}")
+        bins = _quantile_bins(values[is_known], bins, "{:.6g} to {:.6g}")
     group = np.full(len(values), len(bins.names), np.int32)
-    group[known] = bins.places(values[known])
-    missing = int((~known).sum())
+    group[is_known] = bins.places(values[is_known])
+    missing = int((~is_known).sum())
     return Codes(group, (*bins.names, UNKNOWN) if missing else bins.names, missing, bins=bins)
 
 
@@ -247,11 +247,12 @@ class FieldValues:
         column = joined(
             [encoded(block.to_pylist()) if isinstance(block, pa.DoubleArray) else block for block in self._blocks]
         )
-        known, num_different = len(column) - column.null_count, len(column.chunk(0).dictionary)
-        if num_different > max(max_groups, known // 2):
+        num_known, num_different = len(column) - column.null_count, len(column.chunk(0).dictionary)
+        if num_different > max(max_groups, num_known // 2):
             raise UserError(
                 f"Expected the metadata field {self.name!r} to put documents into groups, found {num_different} "
-                f"different values in {known} documents, like an id; name another field in characteristics.families."
+                f"different values in {num_known} documents, like an id; name another field in "
+                "characteristics.families."
             )
         return categorical(column, max_groups)
 

@@ -82,7 +82,7 @@ def count_range(
     }
     if appearances is not None:
         arrays[CharacteristicArtifacts.sequence_turns.name] = full_rows(segments, appearances) + np.array([first, 0, 0])
-    for what, array in arrays.items():
-        write_array(range_file(name, what), array)
+    for kind, array in arrays.items():
+        write_array(range_file(name, kind), array)
     tell(stop - first)
     return stop - first

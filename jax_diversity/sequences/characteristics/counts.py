@@ -175,11 +175,11 @@ def sequence_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:
     order = np.lexsort((segments.document_index, segments.sequence_index))
     sequence, document = segments.sequence_index[order], segments.document_index[order]
     starts = np.flatnonzero((np.diff(sequence, prepend=-1) != 0) | (np.diff(document, prepend=-1) != 0))
-    held = np.add.reduceat(segments.length[order], starts) if len(starts) else starts
-    owns = held >= _OWN_SHARE * tokens[sequence[starts]]
-    found = np.full(num_sequences, -1, np.int64)
-    found[sequence[starts[owns]]] = document[starts[owns]]
-    return found
+    tokens_of_document = np.add.reduceat(segments.length[order], starts) if len(starts) else starts
+    owns = tokens_of_document >= _OWN_SHARE * tokens[sequence[starts]]
+    owner = np.full(num_sequences, -1, np.int64)
+    owner[sequence[starts[owns]]] = document[starts[owns]]
+    return owner
 
 
 def sequence_copies(
@@ -217,10 +217,10 @@ def copied_groups(
 
 def copied_parts(segments: Segments, copied_group: Int64[np.ndarray, " document"]) -> Int64[np.ndarray, "part 2"]:
     """Return the pairs of a sequence and a group of copies that it has parts of; see `sequence_copies`."""
-    held = copied_group[segments.document_index]
-    copied = held >= 0
+    group = copied_group[segments.document_index]
+    copied = group >= 0
     # We make one pair for each sequence and group, even if the sequence has several segments.
-    return np.unique(np.stack([segments.sequence_index[copied], held[copied]], axis=1), axis=0)
+    return np.unique(np.stack([segments.sequence_index[copied], group[copied]], axis=1), axis=0)
 
 
 def arrange_copies(pairs: Int64[np.ndarray, "part 2"], num_sequences: int) -> Int64[np.ndarray, "sequence member"]:

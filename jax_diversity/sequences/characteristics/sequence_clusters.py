@@ -96,13 +96,13 @@ def nearest_clusters(
         centres: the result of `fit_sequence_clusters`.
         advance: called with the number of finished sequences.
     """
-    found = np.zeros(segments.num_sequences, np.int32)
+    clusters = np.zeros(segments.num_sequences, np.int32)
     for start in range(0, segments.num_sequences, _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, segments.num_sequences))
         # The length of a row does not change which centre is nearest.
-        found[rows] = _nearest(_logarithms(count(segments.take(rows))), centres)[1]
+        clusters[rows] = _nearest(_logarithms(count(segments.take(rows))), centres)[1]
         advance(len(rows))
-    return found
+    return clusters
 
 
 def count_sequence_clusters(

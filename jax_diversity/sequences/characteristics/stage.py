@@ -120,12 +120,12 @@ def _count_sequences(context: Context, dataset: Any, partial: Path, codes: Mappi
     totals: dict[str, list[int]] = {}
     for family in [*num_groups, *[LOSS] * has_loss]:
         name = stored.counts_name(family)
-        totals[family] = stored.join_counts(partial / name, [range_file(each, name) for each in ranges]).tolist()
+        totals[family] = stored.join_counts(partial / name, [range_file(file, name) for file in ranges]).tolist()
     of_tokens = [read_array(range_file(name, counting.TOKEN_TOTALS), "characterize") for name in ranges]
     totals[TOKENS] = np.sum(of_tokens, axis=0).tolist()
     documents, copies, turns = (
-        each.name
-        for each in (
+        artifact.name
+        for artifact in (
             CharacteristicArtifacts.sequence_documents,
             CharacteristicArtifacts.sequence_copies,
             CharacteristicArtifacts.sequence_turns,
@@ -152,15 +152,15 @@ def _write_sequence_clusters(context: Context, dataset: Any, partial: Path) -> I
         copy_file(stored.CENTRES.path(context.reference.stored), path)
         centres = read_array(path, "characterize")
     else:
-        wanted = context.config.characteristics.sequence_clusters
+        wants_clusters = context.config.characteristics.sequence_clusters
         with context.progress.task("cluster sequences", num_iterations(), "pass") as advance:
-            centres = fit_sequence_clusters(segments, dataset.count_segments, wanted, advance)
+            centres = fit_sequence_clusters(segments, dataset.count_segments, wants_clusters, advance)
         write_array(path, centres)
     with context.progress.task("assign sequences", segments.num_sequences, "sequence") as advance:
-        found = nearest_clusters(segments, dataset.count_segments, centres, advance)
-    write_array(partial / stored.SEQUENCE_CLUSTERS.name, found)
+        clusters = nearest_clusters(segments, dataset.count_segments, centres, advance)
+    write_array(partial / stored.SEQUENCE_CLUSTERS.name, clusters)
     totals = np.zeros(len(centres), np.int64)
-    np.add.at(totals, found[segments.sequence_index], segments.length)
+    np.add.at(totals, clusters[segments.sequence_index], segments.length)
     return totals
 
 
@@ -175,12 +175,14 @@ def _balanced(context: Context, totals: Mapping[str, Sequence[int]]) -> dict[str
     `totals` has the tokens per group of every stored family.
     """
     if context.reference is not None:
-        theirs = context.reference.counts("characterize")
-        return {family: theirs["weights"][family] for family in theirs["families"]}
+        counts_of_reference = context.reference.counts("characterize")
+        return {family: counts_of_reference["weights"][family] for family in counts_of_reference["families"]}
     families = context.config.characteristics.families
     if families == "auto":
         is_empty = not context.dataset.num_sequences  # without training sequences, all groups of documents count
-        num_groups = {family: len(each) if is_empty else np.count_nonzero(each) for family, each in totals.items()}
+        num_groups = {
+            family: len(tokens) if is_empty else np.count_nonzero(tokens) for family, tokens in totals.items()
+        }
         return default_families({family: int(number) for family, number in num_groups.items()})
     return {family: listed_weight(family) for family in families}
 
@@ -250,16 +252,19 @@ def _reference_bins(context: Context) -> dict[str, Bins]:
 
     if context.reference is None:
         return {}
-    found = stored.BINS.read(context.reference.stored)
-    return {family: Bins(**{name: tuple(each) for name, each in bins.items()}) for family, bins in found.items()}
+    bins_by_family = stored.BINS.read(context.reference.stored)
+    return {
+        family: Bins(**{name: tuple(values) for name, values in bins.items()})
+        for family, bins in bins_by_family.items()
+    }
 
 
 def _taken(context: Context) -> str:
     """Return a fingerprint of the families, weights and bins of `features_from`; without it, an empty string."""
     if context.reference is None:
         return ""
-    theirs = context.reference.counts("characterize")
-    return fingerprint(theirs["features"], theirs["weights"])
+    counts_of_reference = context.reference.counts("characterize")
+    return fingerprint(counts_of_reference["features"], counts_of_reference["weights"])
 
 
 def _check_families(context: Context) -> None:
@@ -318,11 +323,11 @@ def summary(counts: Counts) -> str:
     numbers = sorted(counts["num_groups"].items())
     balanced = ", ".join(f"{family} {counts['num_groups'][family]:,}" for family in counts["families"])
     # A family with one group is left out: it is balanced in any order.
-    others = [f"{family} {number:,}" for family, number in numbers if number > 1 and family not in counts["families"]]
+    left_out = [f"{family} {number:,}" for family, number in numbers if number > 1 and family not in counts["families"]]
     fields = counts["other_fields"]
     shown = [*fields[:_MAX_FIELDS], *([f"{len(fields) - _MAX_FIELDS} more"] if len(fields) > _MAX_FIELDS else [])]
-    others += [f"field {field}" for field in shown]
-    return f"{balanced} groups" + (f"; not balanced: {', '.join(others)}" if others else "")
+    left_out += [f"field {field}" for field in shown]
+    return f"{balanced} groups" + (f"; not balanced: {', '.join(left_out)}" if left_out else "")
 
 
 CHARACTERIZE = Stage(

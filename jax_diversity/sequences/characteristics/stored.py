@@ -141,19 +141,19 @@ def _no_counts(path: Path, reason: object) -> UserError:
 
 def _mapped(path: Path, file: Any, archive: ZipFile, name: str) -> Integer[np.ndarray, " number"]:
     """Map an array in an archive: its bytes follow the member's own header, whose length that header has."""
-    about = archive.getinfo(f"{name}.npy")
-    if about.compress_type != ZIP_STORED:
+    entry = archive.getinfo(f"{name}.npy")
+    if entry.compress_type != ZIP_STORED:
         raise ValueError(f"{name} is compressed")
-    file.seek(about.header_offset + 26)
+    file.seek(entry.header_offset + 26)
     lengths = np.frombuffer(file.read(4), "<u2")
-    start = about.header_offset + 30 + int(lengths.sum())
+    start = entry.header_offset + 30 + int(lengths.sum())
     file.seek(start)
     np.lib.format.read_magic(file)
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.kind not in "iu" or len(shape) != 1:
         raise ValueError(f"{name} has the type {dtype} and the shape {shape}")
     offset = file.tell()
-    if offset + shape[0] * dtype.itemsize > start + about.file_size:
+    if offset + shape[0] * dtype.itemsize > start + entry.file_size:
         raise ValueError(f"{name} is cut")
     # NumPy cannot map an empty array.
     return np.memmap(path, dtype, "r", offset, shape) if shape[0] else np.zeros(0, dtype)
@@ -189,10 +189,10 @@ def join_counts(path: Path, parts: Sequence[Path]) -> Int64[np.ndarray, " group"
 def _write_member(
     archive: ZipFile, name: str, dtype: np.dtype, length: int, parts: Iterable[Integer[np.ndarray, " number"]]
 ) -> None:
-    about: Any = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
+    header: Any = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
     # The date of a `ZipInfo` is a constant, so equal counts give equal bytes.
     with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
-        np.lib.format.write_array_header_1_0(file, about)
+        np.lib.format.write_array_header_1_0(file, header)
         for part in parts:
             file.write(np.ascontiguousarray(part, dtype).data)
 

@@ -80,8 +80,8 @@ def assign_file(name: Path, dataset: Opened, number: int, centroids: str, spheri
         The number of documents.
     """
     vectors = opened(dataset).file_of_documents(number).embeddings
-    found = assign(vectors, read_array(Path(centroids), "cluster"), tell, spherical=spherical, mesh=local_mesh())
-    for kind, values in zip(("clusters", "distances"), found, strict=True):
+    assigned = assign(vectors, read_array(Path(centroids), "cluster"), tell, spherical=spherical, mesh=local_mesh())
+    for kind, values in zip(("clusters", "distances"), assigned, strict=True):
         write_array(Path(f"{name}.{kind}.npy"), values)
     return len(vectors)
 

@@ -112,14 +112,16 @@ def cluster(
 
 
 def train_centroids(
-    vectors: Float32[AnyRows, "document feature"], num_clusters: int, *, method: str = "kmeans", **given: Any
+    vectors: Float32[AnyRows, "document feature"], num_clusters: int, *, method: str = "kmeans", **options: Any
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
     """Return centroids and the number of passes; see `cluster` for the other arguments and the errors."""
     chosen = METHODS.find(method)
-    METHODS.check_options(method, given.keys() - METHODS.contract)
+    METHODS.check_options(method, options.keys() - METHODS.contract)
     # A method does not need to have the parameters `advance`, `mesh` and `block_rows`; we pass the arguments that it
     # has.
-    return chosen(vectors, num_clusters, **{name: each for name, each in given.items() if METHODS.takes(method, name)})
+    return chosen(
+        vectors, num_clusters, **{name: value for name, value in options.items() if METHODS.takes(method, name)}
+    )
 
 
 def num_coarse_clusters(num_clusters: int, coarse_clusters: int) -> int:
@@ -131,6 +133,6 @@ def num_rows_passed(
     num_documents: int, num_clusters: int, *, method: str = "kmeans", train_documents: int = 200_000, **options: Any
 ) -> int:
     """Count the rows that `cluster` reports to `advance`: rows of all allowed training passes and of the assignment."""
-    given = METHODS.options(method) | options
-    num_levels = 1 if num_coarse_clusters(num_clusters, given.get("coarse_clusters", 1)) == 1 else 2
-    return num_levels * min(num_documents, train_documents) * given["max_iterations"] + num_documents
+    settings = METHODS.options(method) | options
+    num_levels = 1 if num_coarse_clusters(num_clusters, settings.get("coarse_clusters", 1)) == 1 else 2
+    return num_levels * min(num_documents, train_documents) * settings["max_iterations"] + num_documents

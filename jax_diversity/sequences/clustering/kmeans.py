@@ -164,11 +164,11 @@ def _draw_in_rounds(
         drawn = drawn[distances[drawn] > 0]
         if not len(drawn):
             break
-        found, nearer = _nearest_rows(rows, rows[drawn])
+        nearest, nearer = _nearest_rows(rows, rows[drawn])
         # We use < and not <=: if two candidates are equally near, the row stays with the candidate that was drawn
         # first.
         closer = nearer < distances
-        owners[closer] = len(candidates) + found[closer]
+        owners[closer] = len(candidates) + nearest[closer]
         distances[closer] = nearer[closer]
         candidates = np.concatenate([candidates, rows[drawn]])
     weights = np.bincount(owners, minlength=len(candidates)).astype(np.float32)
@@ -230,9 +230,9 @@ def draw_centroids(
         tried = jnp.minimum(tried, jnp.searchsorted(cumulated, cumulated[-1], side="left"))
         tried = jnp.where(cumulated[-1] > 0, tried, jnp.argmax(weights))
         products = jnp.matmul(rows[tried], rows.T, precision=lax.Precision.HIGHEST)
-        both = norms[tried][:, None] + norms
-        apart = both - 2 * products
-        left = jnp.minimum(distances, jnp.where(apart > _ROUNDING * both, apart, 0.0))
+        sums = norms[tried][:, None] + norms
+        apart = sums - 2 * products
+        left = jnp.minimum(distances, jnp.where(apart > _ROUNDING * sums, apart, 0.0))
         best = jnp.argmin(jnp.sum(weights * left, axis=1))
         return centroids.at[cluster].set(rows[tried[best]]), left[best]
 

@@ -147,17 +147,17 @@ def assign_rows(
     waiting: list[tuple[int, int, Any]] = []
 
     def take_one() -> None:
-        start, count, found = waiting.pop(0)
-        clusters[start : start + count] = fetch(mesh, found[0])[:count]
-        distances[start : start + count] = fetch(mesh, found[1])[:count]
+        start, count, result = waiting.pop(0)
+        clusters[start : start + count] = fetch(mesh, result[0])[:count]
+        distances[start : start + count] = fetch(mesh, result[1])[:count]
         passes.advance(count)
 
     start = 0
     compiling(passes.advance)
     for block, count in rows.blocks(passes.rows_at_once(len(rows))):
         # JAX computes in the background: the next block is read while the devices still work on this one.
-        found = nearest(place(mesh, block, BY_ROW), on_devices, mesh, rows.spherical)
-        waiting.append((start, count, found))
+        result = nearest(place(mesh, block, BY_ROW), on_devices, mesh, rows.spherical)
+        waiting.append((start, count, result))
         start += count
         if len(waiting) > 2:  # `fetch` waits for the oldest result only
             take_one()
@@ -251,11 +251,11 @@ def _nearest_part(rows: Array, centroids: Array, num_clusters: Array, spherical:
     scores = half_norms[:, None] - products
     # On CPUs, XLA compiles argmin to a scalar loop. A minimum and a search for the minimum are both vectorised.
     least = jnp.min(scores, axis=0)
-    found = jnp.min(jnp.where(scores <= least, numbers[:, None], len(centroids)), axis=0)
+    nearest = jnp.min(jnp.where(scores <= least, numbers[:, None], len(centroids)), axis=0)
     # A compiler may compute the scores twice and round them differently, for example if rows have one feature, where it
     # fuses the product and the difference. Then a row may have no score that is as small as the minimum.
     clusters = lax.cond(
-        jnp.any(found == len(centroids)), lambda: jnp.argmin(scores, axis=0).astype(jnp.int32), lambda: found
+        jnp.any(nearest == len(centroids)), lambda: jnp.argmin(scores, axis=0).astype(jnp.int32), lambda: nearest
     )
     if spherical:
         # Every cosine with a row of zeros is 0. All such rows are assigned to the shortest centroid, so they are in one

@@ -55,10 +55,10 @@ def _main_axes(centroids: np.ndarray) -> np.ndarray:
     centred = centroids.astype(np.float64) - centroids.mean(axis=0, dtype=np.float64)
     left, values, _ = np.linalg.svd(centred, full_matrices=False)
     axes = min(2, int((values > 1e-6 * max(values[0], 1e-30)).sum()))
-    found = left[:, :axes] * values[:axes]
-    largest = np.abs(found).argmax(axis=0)
-    found *= np.sign(found[largest, np.arange(axes)])
-    positions[:, :axes] = found
+    coordinates = left[:, :axes] * values[:axes]
+    largest = np.abs(coordinates).argmax(axis=0)
+    coordinates *= np.sign(coordinates[largest, np.arange(axes)])
+    positions[:, :axes] = coordinates
     return _to_square(positions)
 
 

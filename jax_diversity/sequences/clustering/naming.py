@@ -83,11 +83,11 @@ class TermCounts:
 
     def add(self, cluster: int, text: str) -> None:
         """Count the terms of a document; dates, message ids and similar terms are left out."""
-        found = [term for term in dict.fromkeys(split_terms(text)) if not _is_number(term)][:TERMS_PER_DOCUMENT]
+        terms = [term for term in dict.fromkeys(split_terms(text)) if not _is_number(term)][:TERMS_PER_DOCUMENT]
         if len(self.places) >= _MOST_TERMS:
-            found = [term for term in found if term in self.places]
-        known = [self.places.setdefault(term, len(self.places)) for term in found]
-        self.pairs.append(np.array(known, np.int32))
+            terms = [term for term in terms if term in self.places]
+        places = [self.places.setdefault(term, len(self.places)) for term in terms]
+        self.pairs.append(np.array(places, np.int32))
         self.clusters.append(cluster)
 
     def shares(self, num_clusters: int) -> csr_array:
@@ -135,19 +135,19 @@ def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"
     beside = np.zeros(num_terms)
     for cluster in range(num_clusters):
         part = slice(shares.indptr[cluster], shares.indptr[cluster + 1])
-        columns, own = shares.indices[part], shares.data[part]
-        contrast = np.log(own / everywhere[columns])
+        columns, own_shares = shares.indices[part], shares.data[part]
+        contrast = np.log(own_shares / everywhere[columns])
         near = neighbours[cluster]
         if len(near):
             beside[:] = 0
             for other in near:
-                theirs = slice(shares.indptr[other], shares.indptr[other + 1])
-                beside[shares.indices[theirs]] += shares.data[theirs] / len(near)
+                part_of_other = slice(shares.indptr[other], shares.indptr[other + 1])
+                beside[shares.indices[part_of_other]] += shares.data[part_of_other] / len(near)
             # The cluster itself is one more neighbour: otherwise a term that no neighbour contains would have an
             # infinite contrast.
-            mixed = (beside[columns] * len(near) + own) / (len(near) + 1)
-            contrast = (contrast + np.log(own / mixed)) / 2
-        scores.data[part] = own * np.maximum(contrast, 0) ** _CONTRAST_POWER
+            mixed = (beside[columns] * len(near) + own_shares) / (len(near) + 1)
+            contrast = (contrast + np.log(own_shares / mixed)) / 2
+        scores.data[part] = own_shares * np.maximum(contrast, 0) ** _CONTRAST_POWER
     return scores
 
 

@@ -23,9 +23,9 @@ def purity(
     """
     if not len(assignments):
         return 1.0
-    known: dict[Hashable, int] = {}
+    numbers: dict[Hashable, int] = {}
     values = labels.tolist() if isinstance(labels, np.ndarray) else labels
-    codes = np.fromiter((known.setdefault(label, len(known)) for label in values), np.int64, len(values))
+    codes = np.fromiter((numbers.setdefault(label, len(numbers)) for label in values), np.int64, len(values))
     counts, cluster, _ = _label_counts(assignments, codes)
     best = np.zeros(int(cluster.max()) + 1, np.int64)
     np.maximum.at(best, cluster, counts)

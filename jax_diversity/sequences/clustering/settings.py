@@ -49,8 +49,8 @@ class ClusterConfig:
     def resolve_num_clusters(self, num_documents: int) -> int:
         """Return the number of clusters; `auto` computes it from the number of documents."""
         if self.num_clusters == "auto":
-            wanted = round(num_documents / _DOCUMENTS_PER_CLUSTER)
-            return max(1, min(wanted, _MOST_AUTOMATIC, self.train_documents))
+            num_clusters = round(num_documents / _DOCUMENTS_PER_CLUSTER)
+            return max(1, min(num_clusters, _MOST_AUTOMATIC, self.train_documents))
         return self.num_clusters
 
     def check(self) -> None:
@@ -73,7 +73,7 @@ class ClusterConfig:
                 f"once, found {', '.join(map(str, self.also))}; each is a separate family."
             )
         METHODS.check_settings(self.method, self.options)
-        given: Any = {"max_iterations": 1, "coarse_clusters": 0} | self.options
+        options: Any = {"max_iterations": 1, "coarse_clusters": 0} | self.options
         # For `auto`, the number of clusters and so the bound of coarse clusters depend on the number of documents.
         most = self.train_documents if self.num_clusters == "auto" else self.num_clusters
-        check_numbers(most, given["max_iterations"], given["coarse_clusters"])
+        check_numbers(most, options["max_iterations"], options["coarse_clusters"])

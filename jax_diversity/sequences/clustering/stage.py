@@ -66,22 +66,22 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
     check_numbers(context)
     if context.reference is not None:
         _take_centroids(context, partial)
-    made: dict[str, Clustering] = {}
+    clusterings: dict[str, Clustering] = {}
     nearest: dict[str, np.ndarray] = {}
     for family, settings in context.config.cluster.clusterings.items():
-        made[family], nearest[family] = _make_clustering(context, family, settings, partial)
+        clusterings[family], nearest[family] = _make_clustering(context, family, settings, partial)
     labels = _read_labels(context)
     counted, titles = _read_nearest(context, nearest)
-    for family, clustering in made.items():
+    for family, clustering in clusterings.items():
         described = _describe(context, family, clustering, counted[family])
         entries = _entries(clustering, nearest[family], described, titles, labels)
         write_json(partial / clusters_name(family), entries)
     # This comes last: a build that is interrupted before this line finds its centroids and assignments again.
     shutil.rmtree(partial / _ASSIGNED)
     (partial / _TRAINED).unlink(missing_ok=True)
-    centroids = {family: file_hash(partial / centroids_name(family)) for family in made}
+    centroids = {family: file_hash(partial / centroids_name(family)) for family in clusterings}
     spherical = bool(context.config.cluster.options.get("spherical", False))
-    return _counts(made, labels) | {"features": fingerprint(centroids, spherical)}
+    return _counts(clusterings, labels) | {"features": fingerprint(centroids, spherical)}
 
 
 def check_numbers(context: Context) -> None:
@@ -172,10 +172,10 @@ def _read_nearest(context: Context, nearest: dict[str, np.ndarray]) -> tuple[dic
     stored = context.dataset.document_store.rows(titled, ["title"])
     titles = {document: row["title"] for document, row in zip(titled.tolist(), stored, strict=True)}
     # We use a mask and not a list of indices, because texts are read in the order of the corpus, file by file.
-    wanted = np.zeros(context.counts("prepare")["num_documents"], bool)
-    wanted[list(clusters_of)] = True
+    is_wanted = np.zeros(context.counts("prepare")["num_documents"], bool)
+    is_wanted[list(clusters_of)] = True
     with context.progress.task("name clusters", len(clusters_of), "document") as advance:
-        for document, text in zip(np.flatnonzero(wanted).tolist(), _beginnings(context, wanted), strict=True):
+        for document, text in zip(np.flatnonzero(is_wanted).tolist(), _beginnings(context, is_wanted), strict=True):
             for family, number in clusters_of[document]:
                 counted[family].add(number, text)
             if document in titles:
@@ -191,7 +191,7 @@ def _describe(context: Context, family: str, clustering: Clustering, counted: Te
     from jax_diversity.sequences.clustering.naming import name_clusters
 
     if context.reference is not None:
-        return [{name: each[name] for name in _DESCRIBED} for each in context.reference.clusters(family)]
+        return [{name: described[name] for name in _DESCRIBED} for described in context.reference.clusters(family)]
     names = name_clusters(counted, clustering.centroids)
     num_clusters = len(clustering.centroids)
     sizes = np.bincount(clustering.assignments, minlength=num_clusters)
@@ -205,17 +205,17 @@ def _describe(context: Context, family: str, clustering: Clustering, counted: Te
     return [{"name": name, "top_terms": terms, "position": place} for name, terms, place in described]
 
 
-def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
+def _beginnings(context: Context, is_wanted: np.ndarray) -> Iterator[str]:
     """Yield about a page of each `wanted` document, from its beginning; decoded from tokens if there are no texts."""
     if not context.counts("prepare")["has_text"]:
         beginnings = context.dataset.beginnings(_NAMING_CHARACTERS)
         for path in beginnings.paths:
-            for texts in beginnings.of_file(path, wanted):
+            for texts in beginnings.of_file(path, is_wanted):
                 yield from texts
         return
     first = 0
     for texts in context.dataset.document_store.texts(max_characters=_NAMING_CHARACTERS):
-        for place in np.flatnonzero(wanted[first : first + len(texts)]).tolist():
+        for place in np.flatnonzero(is_wanted[first : first + len(texts)]).tolist():
             yield texts[place]
         first += len(texts)
 
@@ -230,13 +230,13 @@ def _read_labels(context: Context) -> _Labels:
 
 def _code_labels(field: str, groups: Iterable[list[Any]]) -> _Labels:
     """Replace labels by numbers, one block of documents at a time: only the number of a document's label is kept."""
-    known: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     parts = [np.zeros(0, np.int32)]
     for values in groups:
         texts = [json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value for value in values]
-        codes = [-1 if text is None else known.setdefault(str(text), len(known)) for text in texts]
+        codes = [-1 if text is None else numbers.setdefault(str(text), len(numbers)) for text in texts]
         parts.append(np.array(codes, np.int32))
-    return _Labels(field, np.concatenate(parts), list(known))
+    return _Labels(field, np.concatenate(parts), list(numbers))
 
 
 def _entries(
@@ -264,10 +264,10 @@ def _entries(
     ]
 
 
-def _counts(made: dict[str, Clustering], labels: _Labels) -> Counts:
+def _counts(clusterings: dict[str, Clustering], labels: _Labels) -> Counts:
     from jax_diversity.sequences.clustering.purity import purity
 
-    main = made["cluster"]
+    main = clusterings["cluster"]
     sizes = np.bincount(main.assignments, minlength=len(main.centroids))
     labelled = labels.codes >= 0
     codes = labels.codes[labelled]
@@ -278,11 +278,13 @@ def _counts(made: dict[str, Clustering], labels: _Labels) -> Counts:
         # We keep six digits, because further digits depend on the number of devices, which changes the order of the
         # sums.
         "inertia": float(f"{main.inertia:.6g}"),
-        "clusterings": {family: len(clustering.centroids) for family, clustering in made.items()},
+        "clusterings": {family: len(clustering.centroids) for family, clustering in clusterings.items()},
         "label_field": labels.field,
         "num_labels": len(labels.names),
         "largest_label": round(float(np.bincount(codes).max() / len(codes)), 6) if len(codes) else 1.0,
-        "purity": {family: round(purity(each.assignments[labelled], codes), 6) for family, each in made.items()},
+        "purity": {
+            family: round(purity(value.assignments[labelled], codes), 6) for family, value in clusterings.items()
+        },
     }
 
 
@@ -291,14 +293,16 @@ def _taken(context: Context) -> str:
     if (reference := context.reference) is None:
         return ""
     families = context.config.cluster.clusterings
-    described = [[each[name] for name in _DESCRIBED] for family in families for each in reference.clusters(family)]
+    described = [
+        [cluster[name] for name in _DESCRIBED] for family in families for cluster in reference.clusters(family)
+    ]
     return fingerprint(reference.counts("cluster")["features"], described)
 
 
 def summary(counts: Counts) -> str:
     """Summarize the counts in one line: clusters and passes, or clusters of another dataset."""
-    made = f"in {counted(passes, 'pass')}" if (passes := counts["num_iterations"]) else "of another dataset"
-    return f"{counted(counts['num_clusters'], 'cluster')} {made}"
+    where = f"in {counted(passes, 'pass')}" if (passes := counts["num_iterations"]) else "of another dataset"
+    return f"{counted(counts['num_clusters'], 'cluster')} {where}"
 
 
 CLUSTER = Stage(

@@ -79,7 +79,7 @@ class Method(Protocol):
     returns the files.
     """
 
-    def __call__(self, **given: Any) -> Embedder:
+    def __call__(self, **settings: Any) -> Embedder:
         """Return an embedder that is ready to use."""
         ...
 
@@ -106,10 +106,10 @@ def check_method(method: str, options: Mapping[str, Any]) -> list[Path]:
 
 def files_at(path: str) -> list[Path]:
     """Return the file at a path, or the visible files if the path is a folder; an empty list if nothing is there."""
-    found = Path(os.path.expanduser(path))
-    if not found.is_dir():
-        return [found] if found.is_file() else []
-    return sorted(file for file in found.iterdir() if file.is_file() and not file.name.startswith("."))
+    expanded = Path(os.path.expanduser(path))
+    if not expanded.is_dir():
+        return [expanded] if expanded.is_file() else []
+    return sorted(file for file in expanded.iterdir() if file.is_file() and not file.name.startswith("."))
 
 
 def make_embedder(
@@ -144,15 +144,15 @@ def make_embedder(
     contract |= {"max_tokens": max_tokens, "seed": seed}
     make, taken = _find(method, options)
     with own_code(method):
-        made = make(**options, **{name: contract[name] for name in taken})
+        embedder = make(**options, **{name: contract[name] for name in taken})
     if ":" in method:
-        if not isinstance(made, Embedder):
+        if not isinstance(embedder, Embedder):
             raise UserError(
                 f"Expected embedding.method={method} to make an object with `dimensions` and `embed`, found "
-                f"{type(made).__name__} without them."
+                f"{type(embedder).__name__} without them."
             )
-        as_whole_number(f"`dimensions` of embedding.method={method}", made.dimensions, 1)
-    return made
+        as_whole_number(f"`dimensions` of embedding.method={method}", embedder.dimensions, 1)
+    return embedder
 
 
 def own_code(method: str) -> AbstractContextManager[None]:
@@ -180,10 +180,10 @@ def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document:
     """Check that there is one finite float32 row per text; `name_document` gives the document of a row for errors."""
     shape = (num_texts, dimensions)
     if not isinstance(vectors, np.ndarray) or vectors.shape != shape or vectors.dtype != np.float32:
-        found = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
+        description = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
         raise UserError(
             f"Expected the embedder to give a float32 array of the shape (documents, dimensions) = {shape} for "
-            f"{num_texts} documents (the first is {name_document(0)}), found {found}; repair its `embed` or "
+            f"{num_texts} documents (the first is {name_document(0)}), found {description}; repair its `embed` or "
             "`dimensions`."
         )
     finite = np.isfinite(vectors).all(axis=1)
@@ -200,9 +200,9 @@ def _find(method: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], 
     if ":" not in method:
         METHODS.check_settings(method, options)
         return METHODS.find(method), [*filter(METHODS.contract.__contains__, METHODS.parameters(method))]
-    found = find_function(method, _SETTING)
+    function = find_function(method, _SETTING)
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(function)
         taken = [parameter for parameter in signature.parameters if parameter in METHODS.contract]
         signature.bind(**options, **dict.fromkeys(taken))
     except (TypeError, ValueError) as error:
@@ -210,4 +210,4 @@ def _find(method: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], 
             f"Expected embedding.method={method} to be a function that makes an embedder and takes the "
             f"options {', '.join(options) or '(none)'}, found: {error}."
         ) from None
-    return found, taken
+    return function, taken

@@ -56,12 +56,12 @@ def forget_embedder() -> None:
 def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> list[str]:
     """Draw the documents that the embedder is fitted on, and return their beginnings in stored order."""
     # We use a mask, not a list of indices, because files of documents are read in their order, and each needs its part.
-    wanted = np.zeros(beginnings.num_documents, bool)
-    count = min(FIT_DOCUMENTS, len(wanted))
-    wanted[np.random.default_rng(config.seed).choice(len(wanted), count, replace=False)] = True
+    is_wanted = np.zeros(beginnings.num_documents, bool)
+    count = min(FIT_DOCUMENTS, len(is_wanted))
+    is_wanted[np.random.default_rng(config.seed).choice(len(is_wanted), count, replace=False)] = True
     drawn: list[str] = []
     for path in beginnings.paths:
-        for texts in beginnings.of_file(path, wanted):
+        for texts in beginnings.of_file(path, is_wanted):
             drawn += texts
             advance(len(texts))
     return drawn

@@ -99,5 +99,5 @@ def split_marks(text: str, most: int | None = None) -> list[str]:
     """Return the first `most` terms of a text, with repeats: "Recipes: 明月!" gives recip, :, 明, 月, !."""
     text = text.lower()
     # Most texts are ASCII; for them the simpler pattern gives the same terms in a fraction of the time.
-    found = (_ASCII if text.isascii() else _ANY).findall(text)
-    return [term[:PREFIX_CHARACTERS] for term in found[:most]]
+    words = (_ASCII if text.isascii() else _ANY).findall(text)
+    return [term[:PREFIX_CHARACTERS] for term in words[:most]]

@@ -118,7 +118,7 @@ def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
 
 def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids: Any) -> PrecomputedVectors:
     names, lengths = zip(*(_check_column(path, column) for path in paths), strict=True)
-    has_ids = [id_column in each for each in names]
+    has_ids = [id_column in columns for columns in names]
     if all(has_ids):
         targets, num_unused = _match_ids(paths, str(id_column), ids)
     elif any(has_ids):
@@ -152,8 +152,8 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
     # The ids stay in Arrow's memory: a Python object for every id would need several times as much memory.
     parts = [[*_batches(path, id_column, pa.large_string())] for path in paths]
     names = pa.chunked_array([batch for part in parts for batch in part], pa.large_string())
-    known = pa.array(ids, pa.large_string()) if isinstance(ids, Sequence) else ids.cast(pa.large_string())
-    places = pc.index_in(names, value_set=known)  # type: ignore[attr-defined]
+    id_column_values = pa.array(ids, pa.large_string()) if isinstance(ids, Sequence) else ids.cast(pa.large_string())
+    places = pc.index_in(names, value_set=id_column_values)  # type: ignore[attr-defined]
     rows = places.fill_null(_UNUSED).to_numpy().astype(np.int64)
     first = np.full(len(ids), -1, np.int64)
     # We write the rows backwards, so that the first row of each document remains.
@@ -173,7 +173,7 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
         raise UserError(
             f"Expected a vector for each of the {len(ids)} documents in the column {id_column!r} of {paths[0]}"
             f"{' and the other files' if len(paths) > 1 else ''}, found none for {len(lacking)} "
-            f"documents (the first is {known[int(lacking[0])].as_py()!r}); add their rows."
+            f"documents (the first is {id_column_values[int(lacking[0])].as_py()!r}); add their rows."
         )
     return rows, len(rows) - len(used)
 
@@ -186,9 +186,9 @@ def _read_rows(batch: pa.Array, dimensions: int, column: str, path: Path, start:
     wrong = widths != dimensions
     if wrong.any():
         row = int(np.argmax(wrong))
-        found = "null" if widths[row] < 0 else f"{widths[row]} numbers"
+        description = "null" if widths[row] < 0 else f"{widths[row]} numbers"
         raise UserError(
-            f"Expected vectors of {dimensions} numbers in the column {column!r}, found {found} in "
+            f"Expected vectors of {dimensions} numbers in the column {column!r}, found {description} in "
             f"row {start + row} of {path}; repair that row."
         )
     # `flatten`, unlike `values`, leaves out numbers outside the offsets of the batch. A null number becomes NaN, for
@@ -225,8 +225,8 @@ def _first_width(paths: Sequence[Path], column: str) -> int:
             if len(batch):
                 if first := batch[0].as_py():
                     return len(first)
-                found = "null" if first is None else "an empty vector"
-                raise UserError(f"Expected vectors in the column {column!r} of {path}, found {found} in row 0.")
+                description = "null" if first is None else "an empty vector"
+                raise UserError(f"Expected vectors in the column {column!r} of {path}, found {description} in row 0.")
     raise UserError(f"Expected vectors in the column {column!r} of {paths[0]}, found no rows.")
 
 

@@ -176,16 +176,16 @@ def _open_file(path: Path) -> dict[str, np.ndarray]:
     if not isinstance(header, dict):
         raise _damaged(path, "a header that is not a JSON object")
     header.pop("__metadata__", None)  # free text of the program that wrote the file; all other names are tensors
-    return {name: _tensor(content[header_end:], name, about, path) for name, about in header.items()}
+    return {name: _tensor(content[header_end:], name, description, path) for name, description in header.items()}
 
 
-def _tensor(content: np.ndarray, name: str, about: Any, path: Path) -> np.ndarray:
+def _tensor(content: np.ndarray, name: str, description: Any, path: Path) -> np.ndarray:
     try:
-        kind, shape, (start, end) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
+        kind, shape, (start, end) = description["dtype"], tuple(description["shape"]), description["data_offsets"]
         if not isinstance(kind, str) or not all(type(number) is int and number >= 0 for number in (*shape, start, end)):
             raise ValueError
     except (KeyError, TypeError, ValueError):
-        raise _damaged(path, f"the entry {str(about)[:80]} for {name}") from None
+        raise _damaged(path, f"the entry {str(description)[:80]} for {name}") from None
     if kind not in _DTYPES:
         raise UserError(
             f"Expected {name} in {path} as one of {', '.join(_DTYPES)}, found {kind}; quantised checkpoints "
@@ -200,8 +200,8 @@ def _tensor(content: np.ndarray, name: str, about: Any, path: Path) -> np.ndarra
     return content[start:end].view(dtype).reshape(shape)
 
 
-def _damaged(path: Path, found: str) -> UserError:
-    return UserError(f"Expected a whole safetensors file at {path}, found {found}; download it again.")
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(f"Expected a whole safetensors file at {path}, found {reason}; download it again.")
 
 
 class TokenReader:

@@ -177,7 +177,7 @@ class PlacedModel:
         """
         # Every device gets all token ids, which are small; the program itself distributes the rows of their vectors.
         sharding = NamedSharding(self.mesh, PartitionSpec())
-        batch = [jax.make_array_from_callback(each.shape, sharding, each.__getitem__) for each in (tokens, lengths)]
+        batch = [jax.make_array_from_callback(array.shape, sharding, array.__getitem__) for array in (tokens, lengths)]
         return self.program(self.parameters, *batch)
 
 
@@ -226,9 +226,9 @@ def _take(tensors: dict[str, np.ndarray], name: str, shape: tuple[int, ...]) -> 
     """Check the shape of a tensor, remove it from `tensors` and return it."""
     tensor = tensors.pop(name, None)
     if tensor is None or tensor.shape != shape:
-        found = "no such tensor" if tensor is None else f"the shape {list(tensor.shape)}"
+        description = "no such tensor" if tensor is None else f"the shape {list(tensor.shape)}"
         raise UserError(
-            f"Expected the tensor {name} of the shape {list(shape)}, as {CONFIG} says, found {found} in the "
+            f"Expected the tensor {name} of the shape {list(shape)}, as {CONFIG} says, found {description} in the "
             "weights; download the checkpoint's files again, all from one place."
         )
     return tensor

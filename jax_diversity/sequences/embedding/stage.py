@@ -41,19 +41,19 @@ def embed(context: Context, partial: Path) -> Counts:
     shown = context.progress.task("fit embedding", num_fitted, "document") if fits else nullcontext(ignore)
     try:
         with shown as advance:
-            made = make_once(context.opened, dataclasses.asdict(config), str(stored), advance)
-        about: Counts = {"features": _features(context, int(made.dimensions), stored)}
-        copies = isinstance(made, PrecomputedVectors)
+            vectors = make_once(context.opened, dataclasses.asdict(config), str(stored), advance)
+        about: Counts = {"features": _features(context, int(vectors.dimensions), stored)}
+        copies = isinstance(vectors, PrecomputedVectors)
         name = "copy vectors" if copies else "embed documents"
         with context.progress.task(name, beginnings.num_documents, "document") as advance:
             if copies:
-                about["num_unused_vectors"] = made.num_unused
-                num_zero_vectors = _write_vectors(partial, beginnings, made, advance)
+                about["num_unused_vectors"] = vectors.num_unused
+                num_zero_vectors = _write_vectors(partial, beginnings, vectors, advance)
             else:
                 num_zero_vectors = _embed_documents(context, beginnings, partial, stored, advance)
     finally:
         forget_embedder()
-    counts = {"num_documents": beginnings.num_documents, "dimensions": int(made.dimensions)}
+    counts = {"num_documents": beginnings.num_documents, "dimensions": int(vectors.dimensions)}
     return about | counts | {"num_zero_vectors": num_zero_vectors}
 
 
@@ -103,18 +103,18 @@ def _features(context: Context, dimensions: int, stored: Path) -> str:
         if options.get("path") and files_at(str(options["path"])):
             del options["path"]
     learnt = file_hash(stored) if stored.exists() else ""
-    found = fingerprint(config.method, options, config.max_tokens, config.seed, dimensions, files, learnt)
+    features = fingerprint(config.method, options, config.max_tokens, config.seed, dimensions, files, learnt)
     if reference is not None and (width := reference.counts("embed")["dimensions"]) != dimensions:
         raise UserError(
             f"Expected vectors of {width} dimensions, as in {reference.root}, found {dimensions}; use vectors of the "
             "same embedder."
         )
-    if reference is not None and found != reference.counts("embed")["features"]:
+    if reference is not None and features != reference.counts("embed")["features"]:
         raise UserError(
             f"Expected the files with which embedding.method={config.method} made the vectors of {reference.root}, "
             "found others; restore them, or build that dataset again."
         )
-    return found
+    return features
 
 
 def _input_fingerprint(context: Context) -> str:
@@ -135,7 +135,7 @@ def _hash_inputs(context: Context) -> str:
     return fingerprint(hashes)
 
 
-def _write_vectors(partial: Path, beginnings: Any, made: PrecomputedVectors, advance: Advance) -> int:
+def _write_vectors(partial: Path, beginnings: Any, vectors: PrecomputedVectors, advance: Advance) -> int:
     """Copy given vectors, which have any order, a block at a time; returns the number of vectors of zeros."""
     starts = [beginnings.first_document(path) for path in beginnings.paths] + [beginnings.num_documents]
     num_zero_vectors = 0
@@ -143,13 +143,13 @@ def _write_vectors(partial: Path, beginnings: Any, made: PrecomputedVectors, adv
         arrays = []
         for number, (start, stop) in enumerate(pairwise(starts)):
             temporary = files.enter_context(atomic_path(partial / vectors_name(number)))
-            shape = stop - start, int(made.dimensions)
+            shape = stop - start, int(vectors.dimensions)
             arrays.append(np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float32), shape))
-        for documents, rows in made.blocks():
+        for documents, rows in vectors.blocks():
             owners = np.searchsorted(starts, documents, "right") - 1
             for number in np.unique(owners):
-                own = owners == number
-                arrays[number][documents[own] - starts[number]] = rows[own]
+                in_array = owners == number
+                arrays[number][documents[in_array] - starts[number]] = rows[in_array]
             num_zero_vectors += int((~rows.any(axis=1)).sum())
             advance(len(rows))
         for array in arrays:

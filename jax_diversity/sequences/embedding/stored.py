@@ -31,11 +31,11 @@ def _read_embeddings(stored: StoredStages) -> Float32[Rows, "document feature"]:
                 f"{path} is damaged: expected float32 vectors of {width} numbers, found {vectors.dtype} of the shape "
                 f"{vectors.shape}; run `jax-diversity embed` again."
             )
-    num_documents, found = stored.counts("prepare")["num_documents"], sum(map(len, arrays))
-    if stored.number_of_file is None and found != num_documents:
+    num_documents, num_vectors = stored.counts("prepare")["num_documents"], sum(map(len, arrays))
+    if stored.number_of_file is None and num_vectors != num_documents:
         raise UserError(
-            f"{paths[0].parent} is damaged: expected a vector for each of {num_documents} documents, found {found}; "
-            "run `jax-diversity embed` again."
+            f"{paths[0].parent} is damaged: expected a vector for each of {num_documents} documents, found "
+            f"{num_vectors}; run `jax-diversity embed` again."
         )
     return arrays[0] if len(arrays) == 1 else StackedRows(arrays)
 

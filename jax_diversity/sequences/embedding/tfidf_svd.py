@@ -105,16 +105,16 @@ class TfidfSvd:
         # We shuffle the texts: if there are more terms than can be counted, the terms of the first files should not be
         # preferred.
         texts = [texts[int(place)] for place in np.random.default_rng(seed).permutation(len(texts))]
-        found = _Places()
-        found.most = MOST_CANDIDATES  # the `_places` of a fitted embedding have `most` 0: they learn no terms
-        counts = _count_terms(texts, found, max_tokens)
-        frequency = np.bincount(counts.indices, minlength=len(found))
+        places = _Places()
+        places.most = MOST_CANDIDATES  # the `_places` of a fitted embedding have `most` 0: they learn no terms
+        counts = _count_terms(texts, places, max_tokens)
+        frequency = np.bincount(counts.indices, minlength=len(places))
         # A term that only one document contains does not connect documents; for the SVD it is noise.
         kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
         if len(kept) == 0:
             kept = np.flatnonzero(frequency)
         kept = kept[np.argsort(-frequency[kept], kind="stable")][:MAX_TERMS]
-        names = list(found)
+        names = list(places)
         weights = np.log((1 + len(texts)) / frequency[kept]).astype(np.float32)
         components = _principal_directions(_weighted_rows(counts[:, kept], weights), len(kept), dimensions, seed)
         return cls(tuple(names[term] for term in kept), weights, components, max_tokens)
@@ -148,8 +148,8 @@ class TfidfSvd:
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
             # If a text is outside the span of the directions, its projection consists of rounding errors; it becomes
             # zeros.
-            known = lengths > _ROUNDING
-            np.divide(projected, lengths, out=vectors[start : start + len(block)], where=known)
+            has_terms = lengths > _ROUNDING
+            np.divide(projected, lengths, out=vectors[start : start + len(block)], where=has_terms)
         return vectors
 
     def save(self, path: str | Path) -> None:
@@ -158,8 +158,8 @@ class TfidfSvd:
         lines = "\n".join(self.terms).encode("utf-8", "surrogatepass")
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             terms = np.frombuffer(lines, np.uint8)
-            about = {"weights": self.weights, "components": self.components, "max_tokens": np.int64(self.max_tokens)}
-            np.savez(file, terms=terms, **about)
+            values = {"weights": self.weights, "components": self.components, "max_tokens": np.int64(self.max_tokens)}
+            np.savez(file, terms=terms, **values)
 
     @classmethod
     def load(cls, path: str | Path) -> TfidfSvd:
@@ -201,8 +201,8 @@ def _count_terms(texts: Sequence[str], places: _Places, max_tokens: int) -> csr_
     parts = [np.empty(0, np.int32)]
     for text in texts:
         terms = split_terms(text, max_tokens)
-        found = np.fromiter(map(places.__getitem__, terms), np.int32, len(terms))
-        parts.append(found[found >= 0])
+        columns = np.fromiter(map(places.__getitem__, terms), np.int32, len(terms))
+        parts.append(columns[columns >= 0])
     starts, indices = np.cumsum([len(part) for part in parts]), np.concatenate(parts)
     counts = csr_array((np.ones(len(indices), np.float32), indices, starts), shape=(len(texts), len(places)))
     # This adds up the ones of a term that occurs several times, and sorts each row, so that later sums have one order.
@@ -238,8 +238,8 @@ def _principal_directions(
     # dense part is small.
     with threadpool_limits(1, user_api="blas"):
         options: Any = {"n_iter": _POWER_ITERATIONS, "random_state": seed}
-        _, values, found = randomized_svd(rows, rank, **options)
+        _, values, components = randomized_svd(rows, rank, **options)
     # Directions beyond the rank of the texts are arbitrary: fitted texts have the value zero there, other texts have
     # noise.
-    directions[:rank] = np.where(values[:, None] > _ROUNDING * values[0], found, 0)
+    directions[:rank] = np.where(values[:, None] > _ROUNDING * values[0], components, 0)
     return directions

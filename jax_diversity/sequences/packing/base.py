@@ -183,17 +183,17 @@ def pack_in_blocks(
     order = _as_order(document_order, len(lengths))
     report = PackingReport.of_documents(lengths, order if times is None else order[times[order] > 0])
     check_function("advance", advance)
-    given = {
+    arguments = {
         "seed": as_whole_number("seed", seed),
         "clusters": None if clusters is None else _as_clusters(clusters, len(lengths)),
         "vectors": None if vectors is None else _as_vectors(vectors, len(lengths)),
         "advance": advance,
     }
     parameters = METHODS.parameters(method)
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is None and name in parameters and parameters[name].default is None:
             raise UserError(f"Packing {method!r} needs the documents' {name}, found none; pass {name}=...")
-    taken = {name: value for name, value in given.items() if name in parameters and value is not None}
+    taken = {name: value for name, value in arguments.items() if name in parameters and value is not None}
     if times is not None:
         order = intersperse(order, times, lengths)
     if pieces is None:
@@ -227,9 +227,9 @@ def _as_order(document_order: Any, num_documents: int) -> Int64[np.ndarray, " ch
     if document_order is None:
         return np.arange(num_documents)
     order = as_integers("document_order", document_order, below=num_documents)
-    found = np.zeros(num_documents, np.bool_)
-    found[order] = True
-    if found.sum() < len(order):
+    is_wanted = np.zeros(num_documents, np.bool_)
+    is_wanted[order] = True
+    if is_wanted.sum() < len(order):
         raise UserError(f"Expected every document once in document_order, found {np.bincount(order).argmax()} again.")
     return order
 

@@ -55,13 +55,13 @@ def _place(
     bins = np.empty(len(lengths), np.int64)
     rooms = _Rooms(capacity)
     begins = (np.diff(lengths, prepend=-1) != 0) | (np.diff(appearance, prepend=-1) != 0)
-    held: list[tuple[int, np.ndarray]] = []
+    waiting_rooms: list[tuple[int, np.ndarray]] = []
     for start, stop in pairwise([*np.flatnonzero(begins).tolist(), len(lengths)]):
         length = int(lengths[start])
         if not appearance[start]:
-            for of_room in held:
+            for of_room in waiting_rooms:
                 rooms.put(*of_room)
-            held.clear()
+            waiting_rooms.clear()
         # All pieces of a document that are shorter than L have the same length. The bins with such pieces are kept
         # aside until all pieces of this length are placed.
         is_repeated = appearance[start] > 0 or (stop < len(lengths) and appearance[stop] > 0)
@@ -79,7 +79,7 @@ def _place(
                 (room - (len(placed) - num_full * pieces_per_bin) * length, taken_bins[num_full:]),
             ]
             if is_repeated:
-                held += left
+                waiting_rooms += left
             else:
                 for of_room in left:
                     rooms.put(*of_room)

@@ -80,9 +80,9 @@ def _shuffle_atoms(documents: Pieces, size: int, sequence_length: int, seed: int
     num_full = total // size  # the unfilled last atom keeps its place
     atoms[:num_full] = atom_order(num_full, seed)
     if size < sequence_length and len(several := repeated(documents.document_index)):
-        held, atom = cut_stream(documents, np.arange(num_full) * size, np.full(num_full, size))
-        rows = np.flatnonzero(np.isin(held.document_index, several))
-        of_pieces = atom[rows], held.document_index[rows]
+        full, atom = cut_stream(documents, np.arange(num_full) * size, np.full(num_full, size))
+        rows = np.flatnonzero(np.isin(full.document_index, several))
+        of_pieces = atom[rows], full.document_index[rows]
         atoms[:num_full] = apart_atoms(atoms[:num_full], sequence_length // size, *of_pieces, seed)
     # Consecutive atoms that are still consecutive after the shuffle are one run: a document is not cut between them. We
     # put -2 before the first atom, because atom 0 after -1 would not begin a run.

@@ -87,7 +87,7 @@ def _first(rooms: list[int], leaves: int, length: int, node: int) -> int:
 
 def _take(rooms: list[int], leaves: int, length: int, node: int) -> int:
     """Put a piece into the bin of a leaf and return the bin."""
-    found = node
+    leaf = node
     rooms[node] -= length
     while node > 1:
         larger = max(rooms[node], rooms[node ^ 1])
@@ -95,4 +95,4 @@ def _take(rooms: list[int], leaves: int, length: int, node: int) -> int:
         if rooms[node] == larger:  # then no higher node changes
             break
         rooms[node] = larger
-    return found - leaves
+    return leaf - leaves

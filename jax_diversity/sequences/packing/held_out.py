@@ -73,14 +73,14 @@ def choose(
     if not 0 <= fraction < 1:
         raise UserError(f"Expected a fraction in [0, 1), found {quoted(fraction)}.")
     masks = {"held": held, "barred": barred}
-    given = {name: np.zeros(len(tokens), bool) if mask is None else np.asarray(mask) for name, mask in masks.items()}
-    for name, mask in given.items():
+    checked = {name: np.zeros(len(tokens), bool) if mask is None else np.asarray(mask) for name, mask in masks.items()}
+    for name, mask in checked.items():
         if mask.dtype != bool or mask.shape != tokens.shape:
             raise UserError(f"Expected {name} as a mask of {len(tokens)} units, found {mask.dtype} of {mask.shape}.")
     units = _Units.of(counts, tokens, weights or {})
     goal = fraction * float(tokens.sum())
-    chosen = given["held"].copy()
-    free = (tokens > 0) & ~chosen & ~given["barred"]
+    chosen = checked["held"].copy()
+    free = (tokens > 0) & ~chosen & ~checked["barred"]
     lack = goal - float(tokens[chosen].sum())
     if lack <= 0 or not free.any():
         return chosen
@@ -91,7 +91,7 @@ def choose(
     arranged = units.arranged(np.flatnonzero(free & (tokens <= limit)), rng)
     _halve(units, arranged, goal, chosen, rng)
     for _ in range(_ROUNDS):
-        _exchange(units, arranged, chosen, given["held"], goal, rng)
+        _exchange(units, arranged, chosen, checked["held"], goal, rng)
     return chosen
 
 
@@ -115,9 +115,9 @@ class _Units:
         tokens: Int64[np.ndarray, " unit"],
         weights: Mapping[str, float],
     ) -> _Units:
-        parts, wanted, keys = [], [], []
-        for family, given in counts.items():
-            matrix = sparse.csr_array(given)
+        parts, weighted, keys = [], [], []
+        for family, values in counts.items():
+            matrix = sparse.csr_array(values)
             if matrix.shape[0] != len(tokens):
                 raise UserError(f"Expected {family} of {len(tokens)} units, found {matrix.shape[0]}.")
             matrix.sum_duplicates()
@@ -125,11 +125,11 @@ class _Units:
             if matrix.nnz <= 2 * len(tokens):
                 keys.append(_heaviest_groups(matrix))
             scale = float(weights.get(family, 1.0)) ** 0.5
-            wanted.append(scale * np.asarray(matrix.sum(axis=0)).ravel() / max(int(tokens.sum()), 1))
+            weighted.append(scale * np.asarray(matrix.sum(axis=0)).ravel() / max(int(tokens.sum()), 1))
             parts.append(matrix * scale)
         sizes = sparse.csr_array(tokens.astype(np.float64)[:, None])
         rows = sparse.hstack([*parts, sizes], format="csr")
-        return cls(tokens, sparse.csr_array(rows), np.concatenate([*wanted, np.ones(1)]), keys)
+        return cls(tokens, sparse.csr_array(rows), np.concatenate([*weighted, np.ones(1)]), keys)
 
     def sum(self, units: np.ndarray) -> Float64[np.ndarray, " column"]:
         """The sum of some units' rows."""
@@ -146,9 +146,9 @@ def _heaviest_groups(matrix: Any) -> Int64[np.ndarray, " unit"]:
     sizes = np.diff(matrix.indptr)
     unit = np.repeat(np.arange(len(sizes)), sizes)
     order = np.lexsort((matrix.indices, -matrix.data, unit))
-    found = np.zeros(len(sizes), np.int64)
-    found[sizes > 0] = matrix.indices[order[matrix.indptr[:-1][sizes > 0]]]
-    return found
+    largest = np.zeros(len(sizes), np.int64)
+    largest[sizes > 0] = matrix.indices[order[matrix.indptr[:-1][sizes > 0]]]
+    return largest
 
 
 def _halve(
@@ -159,7 +159,7 @@ def _halve(
     At each level, the block is halved. If one half is not too large, it is chosen and the other half goes on, with the
     rest of the goal; otherwise this half goes on.
     """
-    held = units.sum(np.flatnonzero(chosen))
+    sums_of_chosen = units.sum(np.flatnonzero(chosen))
     while len(block) and (lack := goal - float(units.tokens[chosen].sum())) > 0:
         size = int(units.tokens[block].sum())
         if size <= lack or len(block) == 1:
@@ -167,13 +167,13 @@ def _halve(
             return
         # Let V be the sum of the block. The part that goes on should have the sum V / 2 plus what the chosen units
         # lack beside the part that V itself gives: the walk starts with this excess, and makes it small.
-        excess = units.sum(block) - (goal * units.shares - held) * (size / lack)
+        excess = units.sum(block) - (goal * units.shares - sums_of_chosen) * (size / lack)
         first, second = _halves(units, block, excess, rng)
         if rng.random() < 0.5:
             first, second = second, first
         if float(units.tokens[first].sum()) <= lack:
             chosen[first] = True
-            held = held + units.sum(first)
+            sums_of_chosen = sums_of_chosen + units.sum(first)
             block = second
         else:
             block = first
@@ -192,11 +192,11 @@ def _halves(
     for sweep in range(_SWEEPS if len(left) <= _FEW_PAIRS else 1):
         for pair in range(len(left)):
             part = slice(bounds[pair], bounds[pair + 1])
-            own, where = values[part], columns[part]
-            there = sums[where] - signs[pair] * own if sweep else sums[where]
-            product = float((there * own).sum())
+            values_of_unit, where = values[part], columns[part]
+            there = sums[where] - signs[pair] * values_of_unit if sweep else sums[where]
+            product = float((there * values_of_unit).sum())
             signs[pair] = -1.0 if product > 0 or (product == 0 and ties[pair]) else 1.0
-            sums[where] = there + signs[pair] * own
+            sums[where] = there + signs[pair] * values_of_unit
     return np.where(signs > 0, left, right), np.concatenate([np.where(signs > 0, right, left), last])
 
 
@@ -213,16 +213,16 @@ def _exchange(
     for place in rng.permutation(np.flatnonzero(chosen[arranged] & ~held[arranged])).tolist():
         unit = arranged[place]
         near = np.arange(max(place - _NEAR, 0), min(place + _NEAR + 1, len(arranged)))
-        others = arranged[np.unique(np.append(near, rng.integers(len(arranged), size=2 * _NEAR)))]
-        others = np.append(unit, others[~chosen[others]])  # the unit itself is first: it stays in a tie
-        rows = units.rows[others]
-        row = np.repeat(np.arange(len(others)), np.diff(rows.indptr))
-        own = slice(0, rows.indptr[1])
+        candidates = arranged[np.unique(np.append(near, rng.integers(len(arranged), size=2 * _NEAR)))]
+        candidates = np.append(unit, candidates[~chosen[candidates]])  # the unit itself is first: it stays in a tie
+        rows = units.rows[candidates]
+        row = np.repeat(np.arange(len(candidates)), np.diff(rows.indptr))
+        first_row = slice(0, rows.indptr[1])
         without = deviation
-        without[rows.indices[own]] -= rows.data[own]
+        without[rows.indices[first_row]] -= rows.data[first_row]
         # The squared deviation with each unit in this place, less the squared deviation without it.
-        scores = np.bincount(row, rows.data * (2 * without[rows.indices] + rows.data), len(others))
+        scores = np.bincount(row, rows.data * (2 * without[rows.indices] + rows.data), len(candidates))
         best = int(scores.argmin())
-        chosen[unit], chosen[others[best]] = False, True
+        chosen[unit], chosen[candidates[best]] = False, True
         new = slice(rows.indptr[best], rows.indptr[best + 1])
         without[rows.indices[new]] += rows.data[new]

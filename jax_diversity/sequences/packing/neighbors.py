@@ -171,9 +171,9 @@ def nearest_rows(
     entries = [np.zeros((3, 0), np.int32)]  # rows, columns and values
     for queries, candidates in _comparisons(units, num_candidates):
         padding = -len(candidates) % _COLUMNS_PER_GROUP  # rows of zeros have no neighbours
-        others = np.pad(units[candidates], ((0, padding), (0, 0)))
-        own = np.searchsorted(candidates, queries)
-        query, candidate, value = _largest(products(units[queries], others), own, num_neighbors)
+        candidate_units = np.pad(units[candidates], ((0, padding), (0, 0)))
+        own_columns = np.searchsorted(candidates, queries)
+        query, candidate, value = _largest(products(units[queries], candidate_units), own_columns, num_neighbors)
         entries.append(np.stack([queries[query], candidates[candidate], value]).astype(np.int32))
         advance(len(queries))
     row, column, values = np.concatenate(entries, axis=1)
@@ -208,7 +208,7 @@ def _comparisons(
 
 
 def _largest(
-    nearness: Float32[np.ndarray, "query width"], own: Int64[np.ndarray, " query"], num: int
+    nearness: Float32[np.ndarray, "query width"], own_columns: Int64[np.ndarray, " query"], num: int
 ) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"], Int32[np.ndarray, " entry"]]:
     """Return rows, columns and values of the `num` largest values above zero of every row, without the column `own`.
 
@@ -216,7 +216,7 @@ def _largest(
     contain a value of at least some bound, no smaller value is among the `num` largest.
     """
     num_queries, width = nearness.shape
-    nearness[np.arange(num_queries), own] = 0
+    nearness[np.arange(num_queries), own_columns] = 0
     # Group g of G contains the columns g, G + g, 2 G + g ...: the maximum is then computed along contiguous rows.
     groups = nearness.reshape(num_queries, _COLUMNS_PER_GROUP, width // _COLUMNS_PER_GROUP)
     tops = groups.max(axis=1)

@@ -75,8 +75,8 @@ def pad(
         if atom_size is not None:
             order = atom_order(len(length), seed)
             if size < sequence_length and len(several := repeated(documents)):
-                held = np.flatnonzero(np.isin(atoms.document_index, several))
-                order = apart_atoms(order, sequence_length // size, held, atoms.document_index[held], seed)
+                in_several = np.flatnonzero(np.isin(atoms.document_index, several))
+                order = apart_atoms(order, sequence_length // size, in_several, atoms.document_index[in_several], seed)
             atoms = atoms.take(order)
         advance(len(documents))
         places = (start + end_to_end(-(-atoms.length // unit))) * unit

@@ -76,9 +76,9 @@ def apart_atoms(
         moved = np.unique(place[atom[rows[1:][same]]])
         if not len(moved):
             break
-        others = rng.permutation(np.setdiff1d(np.arange(len(order)), moved))[: len(moved)]
-        moved = moved[: len(others)]
-        order[moved], order[others] = order[others], order[moved]
+        exchanged = rng.permutation(np.setdiff1d(np.arange(len(order)), moved))[: len(moved)]
+        moved = moved[: len(exchanged)]
+        order[moved], order[exchanged] = order[exchanged], order[moved]
     return order
 
 
@@ -141,8 +141,8 @@ def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry
 
 def repeated(documents: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " document"]:
     """Return the documents that occur in several rows, ascending."""
-    found, counts = np.unique(documents, return_counts=True)
-    return found[counts > 1]
+    distinct, counts = np.unique(documents, return_counts=True)
+    return distinct[counts > 1]
 
 
 def occurrences(values: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:

@@ -61,9 +61,9 @@ def split_documents(context: Context, records: np.ndarray) -> Split:
     groups, fraction = np.asarray(dataset.duplicate_groups), config.validation_fraction
     make = _hashed if config.validation_choice == "hash" else _balanced
     remembered, origin = _remembered(context), _origin(context)
-    known, held = _matched(records, None if origin is None else origin.document_hashes)
+    is_known, is_held_out = _matched(records, None if origin is None else origin.document_hashes)
     # A copy of a held-out document is held out, too.
-    held, num_gone = _in_groups(groups, held), 0
+    is_held_out, num_gone = _in_groups(groups, is_held_out), 0
     if remembered is not None:
         earlier = _read_remembered(context, remembered)
         own_known, own_held = _matched(records, earlier)
@@ -72,17 +72,17 @@ def split_documents(context: Context, records: np.ndarray) -> Split:
         num_gone = int((~np.isin(lost["id"], records["id"]) & ~np.isin(lost["text"], records["text"])).sum())
         before = remembered["config"]["packing"]["validation_fraction"]
         if fraction < before:  # a smaller share keeps a part of the earlier choice
-            own_held = make(dataset, groups, fraction, held, ~own_held & ~held, within=fraction / before)
-        held = held | own_held
+            own_held = make(dataset, groups, fraction, is_held_out, ~own_held & ~is_held_out, within=fraction / before)
+        is_held_out = is_held_out | own_held
         if fraction <= before:  # a larger share adds documents that were in training
-            known = known | own_known
+            is_known = is_known | own_known
     if config.holds_out_all:
         return Split(np.ones(len(groups), bool), num_gone, "")
-    validation = make(dataset, groups, fraction, held, known & ~held)
+    validation = make(dataset, groups, fraction, is_held_out, is_known & ~is_held_out)
     nothing = ""
     if fraction and not validation.any():
         nothing = "every document is too large for this share"
-        if len(known) and known.all():
+        if len(is_known) and is_known.all():
             trains = "the earlier build in this folder" if origin is None else "an earlier dataset"
             option = "keep_validation" if origin is None else "validation_from"
             left = f"{counted(num_gone, 'held-out document')} left the corpus, and " if num_gone else ""
@@ -209,14 +209,14 @@ def unit_counts(
     from scipy import sparse
 
     lengths = dataset.tokens.document_lengths
-    own = np.flatnonzero(unit < num_units)
-    rows, tokens = unit[own], lengths[own].astype(np.float64)
-    has_others = len(own) < len(unit)
+    in_units = np.flatnonzero(unit < num_units)
+    rows, tokens = unit[in_units], lengths[in_units].astype(np.float64)
+    has_others = len(in_units) < len(unit)
     counts = {}
     for family in _FAMILIES:
         codes = dataset.document_groups(family)
         num_groups = int(codes.max(initial=-1)) + 1
-        matrix = sparse.csr_array((tokens, (rows, codes[own])), shape=(num_units, num_groups))
+        matrix = sparse.csr_array((tokens, (rows, codes[in_units])), shape=(num_units, num_groups))
         if has_others:
             blocks = (slice(first, first + ROWS) for first in range(0, len(codes), ROWS))
             total = sum(np.bincount(codes[block], lengths[block], num_groups) for block in blocks)
@@ -250,11 +250,11 @@ def _matched(
     A document is known by its id or by its text: a mirror of a corpus has the same texts under other ids. A document
     with the text of an earlier validation document is held out, also if its id was one of a training document.
     """
-    known, held = np.zeros(len(records), bool), np.zeros(len(records), bool)
+    is_known, is_held_out = np.zeros(len(records), bool), np.zeros(len(records), bool)
     for key in ("id", "text") if earlier is not None else ():
-        known |= np.isin(records[key], earlier[key])
-        held |= np.isin(records[key], earlier[key][earlier["held_out"]])
-    return known, held
+        is_known |= np.isin(records[key], earlier[key])
+        is_held_out |= np.isin(records[key], earlier[key][earlier["held_out"]])
+    return is_known, is_held_out
 
 
 def _read_remembered(context: Context, remembered: Mapping[str, Any]) -> np.ndarray:

@@ -147,10 +147,10 @@ class _Turns:
                 cluster = self._cluster[row]
                 if self._head[cluster] == row:  # else the row was taken earlier
                     return cluster
-            others = [cluster for cluster in self._resting if cluster != self._last]
-            if not others and self._last is not None:
+            other_clusters = [cluster for cluster in self._resting if cluster != self._last]
+            if not other_clusters and self._last is not None:
                 return self._last
-            self._make_ready(others)
+            self._make_ready(other_clusters)
 
     def _return_held(self) -> None:
         if self._held is not None:

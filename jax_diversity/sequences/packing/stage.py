@@ -81,9 +81,9 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         packings = _packings(context, dataset, validation, advance, once=True)
         apart, chats_apart, _, _ = _store(dataset, partial / SEGMENTS["validation"].name, packings)
     if not (apart if config.holds_out_all else training).num_sequences:
-        what = "sequence" if config.holds_out_all else "training sequence"
+        kind = "sequence" if config.holds_out_all else "training sequence"
         raise UserError(
-            f"Expected a corpus of at least one {what}, packing.sequence_length="
+            f"Expected a corpus of at least one {kind}, packing.sequence_length="
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
             f"{training.num_tokens} tokens; choose shorter sequences or add text."
         )

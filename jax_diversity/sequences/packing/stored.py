@@ -43,14 +43,16 @@ def read_segments(stored: StoredStages, first: int = 0, stop: int | None = None)
     try:
         with pq.ParquetFile(path) as file:
             place = file.schema_arrow.get_field_index("sequence_index")
-            found = [file.metadata.row_group(number).column(place).statistics for number in range(file.num_row_groups)]
-            # Rows are sorted by sequence.
-            wanted = [
-                number
-                for number, held in enumerate(found)
-                if held is None or not held.has_min_max or (held.min < stop and held.max >= first)
+            statistics = [
+                file.metadata.row_group(number).column(place).statistics for number in range(file.num_row_groups)
             ]
-            table = file.read_row_groups(wanted, columns=list(Segments.COLUMNS))
+            # Rows are sorted by sequence.
+            numbers = [
+                number
+                for number, limits in enumerate(statistics)
+                if limits is None or not limits.has_min_max or (limits.min < stop and limits.max >= first)
+            ]
+            table = file.read_row_groups(numbers, columns=list(Segments.COLUMNS))
         columns = {column: table[column].to_numpy() for column in Segments.COLUMNS}
     except (pa.ArrowException, OSError, KeyError, IndexError) as error:
         reason = (str(error).splitlines() or ["no such column"])[0]
@@ -79,7 +81,7 @@ def read_num_loss_tokens(stored: StoredStages) -> int:
         with pq.ParquetFile(path) as file:
             column = "num_loss_tokens" if "num_loss_tokens" in file.schema_arrow.names else "length"
             groups = (file.read_row_group(number, [column])[column] for number in range(file.num_row_groups))
-            return sum(int(each.to_numpy().sum(dtype=np.int64)) for each in groups)
+            return sum(int(column.to_numpy().sum(dtype=np.int64)) for column in groups)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise UserError(f"{path} does not contain segments ({error}); run `jax-diversity pack` again.") from None
 

@@ -45,10 +45,10 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
     for group in stored.store.metadata(needed) if needed else ():
         size = len(next(iter(group.values())))
         if field is not None:
-            own = field_weights(group[field], lambda place, first=start: stored.name(first + place), field)
-            weights[start : start + size] = own
-        for rule, found in parts.items():
-            found.append((matching if rule.family is None else _numbers)(rule, group[rule.name]))
+            weights_of_field = field_weights(group[field], lambda place, first=start: stored.name(first + place), field)
+            weights[start : start + size] = weights_of_field
+        for rule, matches in parts.items():
+            matches.append((matching if rule.family is None else _numbers)(rule, group[rule.name]))
         start += size
     for rule in counted:
         if rule not in parts:
@@ -75,15 +75,15 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
 
 def weight_field(context: Context) -> str | None:
     """The metadata field of weights; None if no field is used."""
-    wanted, prepared = context.config.packing.weight_field, context.counts("prepare")
-    if wanted == "auto":
+    field, prepared = context.config.packing.weight_field, context.counts("prepare")
+    if field == "auto":
         return WEIGHT if WEIGHT in prepared.get("preparation", {}).get("fields", ()) else None
-    if wanted is not None and wanted not in prepared["metadata_fields"]:
+    if field is not None and field not in prepared["metadata_fields"]:
         raise UserError(
             f"Expected packing.weight_field to be a metadata field of the documents ({_listed(prepared)}), found "
-            f"{wanted!r}; take one of these."
+            f"{field!r}; take one of these."
         )
-    return wanted
+    return field
 
 
 def is_field_unused(context: Context) -> bool:
@@ -112,9 +112,9 @@ def group_means(
     values: Float64[np.ndarray, " document"], group: Integer[np.ndarray, " document"]
 ) -> Float64[np.ndarray, " document"]:
     """The mean of every document's group; documents without a value (NaN) do not count."""
-    known = ~np.isnan(values)
-    counts = np.bincount(group[known], minlength=int(group.max(initial=-1)) + 1)
-    sums = np.bincount(group[known], values[known], minlength=len(counts))
+    is_known = ~np.isnan(values)
+    counts = np.bincount(group[is_known], minlength=int(group.max(initial=-1)) + 1)
+    sums = np.bincount(group[is_known], values[is_known], minlength=len(counts))
     return np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)[group]
 
 

@@ -93,12 +93,12 @@ def find_documents(
             "array with np.load, and store it with jax_diversity.sequences.token_store.megatron.TokenWriter."
         )
     header = _header(source, beginning, num_bytes)
-    given = None if dtype is None else np.dtype(dtype)
-    stored = header.dtype if header is not None else given
-    if header is not None and given is not None and given.itemsize != header.dtype.itemsize:
+    told_type = None if dtype is None else np.dtype(dtype)
+    stored = header.dtype if header is not None else told_type
+    if header is not None and told_type is not None and told_type.itemsize != header.dtype.itemsize:
         raise UserError(
-            f"Expected the type of {source} that its header and size say, {header.dtype}, found dtype {given}; leave "
-            "it out."
+            f"Expected the type of {source} that its header and size say, {header.dtype}, found dtype {told_type}; "
+            "leave it out."
         )
     first_byte = 0 if header is None else _HEADER_BYTES
     if source.suffix == ".ds" and stored is None:
@@ -113,31 +113,37 @@ def find_documents(
                 f"Expected tokens of {stored.itemsize} bytes in {source}, found {num_bytes - first_byte} bytes; check "
                 "the type of the tokens (dtype), or copy the file again."
             )
-        found = None
+        document_lengths = None
     else:
-        found = _lengths_beside(source) if lengths is None else np.asarray(lengths)
-        if found.ndim != 1 or found.dtype.kind not in "iu" or (len(found) and found.min() < 0):
+        document_lengths = _lengths_beside(source) if lengths is None else np.asarray(lengths)
+        if (
+            document_lengths.ndim != 1
+            or document_lengths.dtype.kind not in "iu"
+            or (len(document_lengths) and document_lengths.min() < 0)
+        ):
             raise UserError(f"Expected one length >= 0 for every document of {source}, found other values.")
-        num_tokens = int(found.sum(dtype=np.int64))
+        num_tokens = int(document_lengths.sum(dtype=np.int64))
         if stored is None:  # the number of tokens and the size say the type
             stored = np.dtype(np.uint32 if num_tokens and num_bytes == 4 * num_tokens else np.uint16)
         if num_tokens * stored.itemsize != num_bytes - first_byte:
             raise UserError(
-                f"Expected {num_tokens * stored.itemsize} bytes in {source}, {len(found)} documents of {stored}, found "
-                f"{num_bytes - first_byte}; check the type of the tokens (dtype) and the index."
+                f"Expected {num_tokens * stored.itemsize} bytes in {source}, {len(document_lengths)} documents of {stored}, "
+                f"found {num_bytes - first_byte}; check the type of the tokens (dtype) and the index."
             )
     as_read = np.dtype(np.int32) if stored == np.uint32 else stored
     type_code(as_read)
     values = _mapped(source, as_read, first_byte)
-    if found is None:
-        found = _between(source, values, delimiters, header is not None)
+    if document_lengths is None:
+        document_lengths = _between(source, values, delimiters, header is not None)
     elif as_read.kind == "i":
         for _, block in _blocks(values):
             _check_ids(source, block)
-    if found.max(initial=0) > LONGEST_DOCUMENT:
-        raise UserError(f"Expected documents of at most {LONGEST_DOCUMENT} tokens in {source}, found {found.max()}.")
+    if document_lengths.max(initial=0) > LONGEST_DOCUMENT:
+        raise UserError(
+            f"Expected documents of at most {LONGEST_DOCUMENT} tokens in {source}, found {document_lengths.max()}."
+        )
     begun_by = None if "end_id" in delimiters else delimiters.get("start_id")
-    return BareTokens(source, first_byte, as_read, found.astype(np.int64), begun_by)
+    return BareTokens(source, first_byte, as_read, document_lengths.astype(np.int64), begun_by)
 
 
 class _Header(NamedTuple):
@@ -224,21 +230,23 @@ def _between(
                 f"Expected documents with the delimiter {token} in {source}, found none in {len(tokens)} tokens; "
                 f"{advice}."
             )
-    (name, token), found = next(iter(delimiters.items())), next(iter(places.values()))
+    (name, token), delimiter_places = next(iter(delimiters.items())), next(iter(places.values()))
     is_paired = (
-        len(found) >= 4
-        and len(found) % 2 == 0
-        and found[0] == 0
-        and found[-1] == len(tokens) - 1
-        and np.array_equal(found[2::2], found[1:-1:2] + 1)
+        len(delimiter_places) >= 4
+        and len(delimiter_places) % 2 == 0
+        and delimiter_places[0] == 0
+        and delimiter_places[-1] == len(tokens) - 1
+        and np.array_equal(delimiter_places[2::2], delimiter_places[1:-1:2] + 1)
     )
     if len(set(delimiters.values())) < len(delimiters):  # the same token at both ends
-        if not is_paired and not (len(found) == 2 and found[0] == 0 and found[1] == len(tokens) - 1):
+        if not is_paired and not (
+            len(delimiter_places) == 2 and delimiter_places[0] == 0 and delimiter_places[1] == len(tokens) - 1
+        ):
             raise UserError(
                 f"Expected {token} at both ends of every document in {source}, found other places; give only end_id or "
                 "only start_id."
             )
-        return np.diff(found)[::2] + 1
+        return np.diff(delimiter_places)[::2] + 1
     if is_paired:
         raise UserError(
             f"Expected {token} at one end of the documents in {source} ({name}), found it at both ends; give end_id "

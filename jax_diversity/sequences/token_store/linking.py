@@ -60,11 +60,11 @@ def link_tokens(
     prefix = Path(prefix)
     if prefix.suffix in (".idx", ".bin"):
         raise UserError(f"Expected a prefix without .idx and .bin, found {prefix}; both files get it.")
-    found = find_documents(tokens, lengths=lengths, dtype=dtype, end_id=end_id, start_id=start_id)
+    documents = find_documents(tokens, lengths=lengths, dtype=dtype, end_id=end_id, start_id=start_id)
     make_folder(prefix.parent)
     with atomic_path(prefix.with_name(f"{prefix.name}.idx")) as path:
-        write_index(path, found.lengths, found.dtype, found.first_byte)
-        _link(found.path, prefix.with_name(f"{prefix.name}.bin"))
+        write_index(path, documents.lengths, documents.dtype, documents.first_byte)
+        _link(documents.path, prefix.with_name(f"{prefix.name}.bin"))
     return TokenFile(prefix)
 
 

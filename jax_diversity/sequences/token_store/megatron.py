@@ -84,7 +84,7 @@ class TokenWriter:
             self._files.__exit__(*error)
             return
         if self._chats is not None:  # before the .idx: if the .idx exists, the other files are complete
-            loss_bounds, turns = (np.array(each, "<i8") for each in self._chats)
+            loss_bounds, turns = (np.array(part, "<i8") for part in self._chats)
             write_array(_path(self.prefix, LOSS_MASK), loss_bounds)
             write_array(_path(self.prefix, TURNS), turns.reshape(-1, 2))
         lengths = np.frombuffer(self._lengths, np.intc)
@@ -182,10 +182,10 @@ def write_index(path: Path, lengths: Integer[np.ndarray, " document"], dtype: np
 
 def type_code(dtype: np.dtype) -> int:
     """Return the code of a token type in an `.idx`; a `UserError` if the format does not have the type."""
-    codes = [code for code, known in _DTYPES.items() if known == dtype and known.kind in "iu"]
+    codes = [code for code, token_type in _DTYPES.items() if token_type == dtype and token_type.kind in "iu"]
     if not codes:
-        known = ", ".join(str(known) for known in _DTYPES.values() if known.kind in "iu")
-        raise UserError(f"Expected a token type of .bin files ({known}), found {dtype}.")
+        token_type = ", ".join(str(token_type) for token_type in _DTYPES.values() if token_type.kind in "iu")
+        raise UserError(f"Expected a token type of .bin files ({token_type}), found {dtype}.")
     return codes[0]
 
 
@@ -471,10 +471,10 @@ class TokenStore:
         target = run_starts(length)
         values = np.empty(int(target[-1]), dtype)
         for file, runs, first in self._runs_of_files(document_index, document_offset):
-            found = take(file, run_positions(first, length[runs]))
+            rows = take(file, run_positions(first, length[runs]))
             if len(runs) == len(length):  # the usual case of one file needs no second copy
-                return found.astype(dtype, copy=False)
-            values[run_positions(target[runs], length[runs])] = found
+                return rows.astype(dtype, copy=False)
+            values[run_positions(target[runs], length[runs])] = rows
         return values
 
     def _runs_of_files(

@@ -232,16 +232,16 @@ class Tokenizer:
     def _encode_halved(self, piece: str) -> np.ndarray:
         """Encode text that contains the name of the start or the end token: the name is cut into two halves."""
         names = [name for name in (self.start_token, self.end_token) if name is not None]
-        found = re.finditer("|".join(map(re.escape, names)), piece)
+        matches = re.finditer("|".join(map(re.escape, names)), piece)
         # "a</s>b" becomes "a</" and "s>b". The halves are encoded separately, so they do not become the token.
-        cuts = [0, *((match.start() + match.end()) // 2 for match in found), len(piece)]
+        cuts = [0, *((match.start() + match.end()) // 2 for match in matches), len(piece)]
         halves = [piece[start:stop] for start, stop in pairwise(cuts)]
         ids = np.concatenate([*self._encode(halves)])
-        for which, name, token in (("start", self.start_token, self.start_id), ("end", self.end_token, self.end_id)):
+        for place, name, token in (("start", self.start_token, self.start_id), ("end", self.end_token, self.end_id)):
             if token is not None and (ids == token).any():
                 raise UserError(
-                    f"Expected {'a' if which == 'start' else 'an'} {which} token that no text turns into, found "
-                    f"{name!r}; name another token in tokenizer.{which}_token."
+                    f"Expected {'a' if place == 'start' else 'an'} {place} token that no text turns into, found "
+                    f"{name!r}; name another token in tokenizer.{place}_token."
                 )
         return ids
 
@@ -280,10 +280,10 @@ def find_start_token(vocabulary: Iterable[str], wanted: str | None, name: str) -
     return None if wanted is None else _in_vocabulary("start", wanted, set(vocabulary), name)
 
 
-def _in_vocabulary(which: str, wanted: str, tokens: set[str], name: str) -> str:
+def _in_vocabulary(place: str, wanted: str, tokens: set[str], name: str) -> str:
     if wanted not in tokens:
         raise UserError(
-            f"Expected the {which} token {wanted!r} in {name}, found no such token in its vocabulary of "
-            f"{len(tokens)} tokens; name one of them in tokenizer.{which}_token."
+            f"Expected the {place} token {wanted!r} in {name}, found no such token in its vocabulary of "
+            f"{len(tokens)} tokens; name one of them in tokenizer.{place}_token."
         )
     return wanted

@@ -42,9 +42,9 @@ def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ..
         window, low = 1024, end
         while low > start + 1:  # a cut at `start` would give an empty piece
             low = max(start + 1, end - window)
-            found = [match.start() for match in pattern.finditer(text, low, end)]
-            if found:
-                return found[-1]
+            starts = [match.start() for match in pattern.finditer(text, low, end)]
+            if starts:
+                return starts[-1]
             window *= 8
     return end
 

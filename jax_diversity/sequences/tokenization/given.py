@@ -58,9 +58,9 @@ def count_inside(name: Path, dataset: Opened, number: int, end_id: int, at_begin
     """Return how often an id occurs in the documents of a file, other than at their ends (or at their beginnings)."""
     num_inside = 0
     for tokens, lengths in opened(dataset).file_of_documents(number).document_store.token_lists():
-        found, ends = tokens == end_id, np.cumsum(lengths)
-        usual = found[ends - lengths if at_beginning else ends - 1]
-        num_inside += int(np.count_nonzero(found)) - int(np.count_nonzero(usual))
+        is_end, ends = tokens == end_id, np.cumsum(lengths)
+        usual = is_end[ends - lengths if at_beginning else ends - 1]
+        num_inside += int(np.count_nonzero(is_end)) - int(np.count_nonzero(usual))
     return num_inside
 
 
@@ -82,11 +82,11 @@ def store_given_tokens(context: Context, partial: Path, prefixes: Sequence[Path]
     numbers = range(len(prefixes))
     with context.progress.task("look at token ids", prepared["num_documents"], "document") as advance:
         jobs: list[Job] = [(str(partial / f"ids-{number:05d}"), (context.opened, number)) for number in numbers]
-        for found in context.executor.map(look_at_ids, jobs):
-            first_ids.update(dict(found["first_ids"]))
-            last_ids.update(dict(found["last_ids"]))
-            largest_id = max(largest_id, found["largest_id"])
-            num_documents += found["num_documents"]
+        for num_found in context.executor.map(look_at_ids, jobs):
+            first_ids.update(dict(num_found["first_ids"]))
+            last_ids.update(dict(num_found["last_ids"]))
+            largest_id = max(largest_id, num_found["largest_id"])
+            num_documents += num_found["num_documents"]
             reached(advance, num_documents)
     end_id, at_beginning, num_inside = _delimiter(context, config, partial, numbers, first_ids, last_ids)
     tokenizer = _given_tokenizer(config, end_id, largest_id)

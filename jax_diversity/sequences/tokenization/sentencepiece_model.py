@@ -72,11 +72,11 @@ def read_model(path: str | Path, end_token: str | None = None, start_token: str 
         end_token = trained_end
     end_token = find_end_token(pieces, end_token, name)
     start_token = find_start_token(pieces, start_token, name)
-    for which, token in (("end", end_token), ("start", start_token)):
+    for place, token in (("end", end_token), ("start", start_token)):
         if token is not None and types[pieces.index(token)] == _UNKNOWN:
             raise UserError(
-                f"Expected {'an' if which == 'end' else 'a'} {which} token that no text turns into, found {token!r}, "
-                f"which {name} uses for unknown text; name another token in tokenizer.{which}_token."
+                f"Expected {'an' if place == 'end' else 'a'} {place} token that no text turns into, found {token!r}, "
+                f"which {name} uses for unknown text; name another token in tokenizer.{place}_token."
             )
     end_id = pieces.index(end_token)
     return SentencePieceModel(content, pieces, types, end_token, end_id, adds_blank, name, start_token)

@@ -154,10 +154,10 @@ def _statistics(store: TokenStore, text_bytes: int, of_files: list[dict[str, int
         },
         "unknown_share": _rounded(unknown / num_tokens),
     }
-    if names := sum(each["num_names_as_text"] for each in of_files):
+    if names := sum(counts_of_file["num_names_as_text"] for counts_of_file in of_files):
         counts["num_names_as_text"] = names
     if of_files and "num_loss_tokens" in of_files[0]:
-        counts["num_loss_tokens"] = sum(each["num_loss_tokens"] for each in of_files)
+        counts["num_loss_tokens"] = sum(counts_of_file["num_loss_tokens"] for counts_of_file in of_files)
     if text_bytes:
         counts["text_bytes"] = text_bytes
         counts["bytes_per_token"] = _rounded(text_bytes / num_tokens)

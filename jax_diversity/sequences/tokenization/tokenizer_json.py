@@ -246,8 +246,8 @@ def _byte_letters() -> dict[str, int]:
     """Return the letter that byte-level BPE uses for each byte: itself if it is printable, else a letter above 255."""
     # This is GPT-2's table. Spaces and control characters get a letter, so that no token contains white space.
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte if byte in printable else 256 + others.index(byte)): byte for byte in range(256)}
+    other_bytes = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte if byte in printable else 256 + other_bytes.index(byte)): byte for byte in range(256)}
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
@@ -267,10 +267,10 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     letters = _byte_letters()
     num_lacking = sum(letter not in vocabulary for letter in letters)
     if num_lacking or any(f"{letter}</w>" in vocabulary for letter in letters):
-        found = f"none for {num_lacking} of them" if num_lacking else "tokens that end in </w>"
+        description = f"none for {num_lacking} of them" if num_lacking else "tokens that end in </w>"
         raise UserError(
             f"Expected a vocabulary of byte-level BPE in {path}, with a token for each of the 256 bytes, found "
-            f"{found}; use the tokenizer's tokenizer.json."
+            f"{description}; use the tokenizer's tokenizer.json."
         )
     return vocabulary
 
@@ -290,9 +290,9 @@ def _read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]
         merges.append((parts[0], parts[1]))
     # If a file was cut off at the end of a line, every line is correct. Only the number of merges shows that the file
     # was cut off.
-    made = {first + second for first, second in merges}
+    merged = {first + second for first, second in merges}
     longer = sum(len(token) > 1 for token in vocabulary)
-    without = longer - len(made)
+    without = longer - len(merged)
     if without > max(_MOST_TOKENS_WITHOUT_MERGE, _MOST_SHARE_WITHOUT_MERGE * longer):
         raise UserError(
             f"Expected merges for the {longer} tokens of more than one byte in {path}, found none for {without} of "
