@@ -76,8 +76,8 @@ def prepare(context: Context, partial: Path) -> Counts:
     stored, further = _join(config, results)
     files = [
         path
-        for name, each in zip(names, results, strict=True)
-        for path in document_files(name, each["stored"]["num_files"])
+        for name, result in zip(names, results, strict=True)
+        for path in document_files(name, result["stored"]["num_files"])
     ]
     if chain is not None:
         decisions = [path for name in names for path in decision_files(name)]
@@ -132,7 +132,7 @@ def _run_steps(
     from jax_diversity.preparation.passes.groups import TALLY, raw_part, store_parts
     from jax_diversity.preparation.passes.tally import Tally
 
-    corpus, num_parts = dataclasses.asdict(context.config.corpus), [each["num_parts"] for each in results]
+    corpus, num_parts = dataclasses.asdict(context.config.corpus), [result["num_parts"] for result in results]
     parts = [raw_part(name, part) for name, number in zip(names, num_parts, strict=True) for part in range(number)]
     last = chain.run(work, parts, context.progress.task)
     names = [work / f"store-{number:05d}" for number in range(len(names))]
@@ -160,7 +160,7 @@ def _join(config: CorpusConfig, results: Sequence[dict[str, Any]]) -> tuple[Stor
     for result in results:
         further.update(result["further"])
         markup.add(MarkupCounts(config.keep_markup, result["markup"]))
-    return StoredCorpus.joined([StoredCorpus(**each["stored"]) for each in results]), dict(further) | markup.check()
+    return StoredCorpus.joined([StoredCorpus(**result["stored"]) for result in results]), dict(further) | markup.check()
 
 
 def _warn_of_few(num_kept: int, preparation: Counts) -> None:
@@ -207,7 +207,7 @@ def summary(counts: Counts) -> str:
     if replaced := counts["num_replaced"]:
         text += f"; {counted(replaced, 'character')} could not be decoded (U+FFFD)"
         for place in ("source", "file"):
-            name, number = max(counts[f"replaced_by_{place}"].items(), key=lambda each: each[1])
+            name, number = max(counts[f"replaced_by_{place}"].items(), key=lambda pair: pair[1])
             text += f", {number:,} of them in the {place} {name}"
     if failed := [*_failed(counts)]:
         text += f"; removed because {' and '.join(failed)}"

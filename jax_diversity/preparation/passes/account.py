@@ -63,9 +63,9 @@ class Account:
 
     def _show(self, rule: str, candidate: Candidate, before: str) -> None:
         document, removed = candidate.document, candidate.removed
-        known = self._examples.setdefault(rule, [])
+        examples = self._examples.setdefault(rule, [])
         key = xxhash.xxh3_64_intdigest(document.id.encode())
-        if len(known) == _EXAMPLES and key >= known[-1][0]:
+        if len(examples) == _EXAMPLES and key >= examples[-1][0]:
             return
         # We do not mask the text now: only the ten examples that remain at the end are masked and compared.
         example: dict[str, Any] = {"id": document.id, "source": document.source}
@@ -74,9 +74,9 @@ class Account:
         else:
             example |= {"language": candidate.language, "value": removed.value, "threshold": removed.threshold}
             example["text"] = before[:REMOVED_CHARACTERS]
-        known.append((key, example))
-        known.sort(key=lambda pair: (pair[0], pair[1]["id"]))
-        del known[_EXAMPLES:]
+        examples.append((key, example))
+        examples.sort(key=lambda pair: (pair[0], pair[1]["id"]))
+        del examples[_EXAMPLES:]
 
     def merge(self, other: Account) -> None:
         """Add the account of another part of the corpus."""
@@ -97,7 +97,7 @@ class Account:
 
     def plain(self) -> list[Any]:
         """Return the account as JSON values."""
-        by_place = ([*each.items()] for each in (self._figures, self._removed, self._unjudged))
+        by_place = ([*counts.items()] for counts in (self._figures, self._removed, self._unjudged))
         return [*by_place, self.found, self.num_edited, self._examples]
 
     @classmethod
@@ -109,13 +109,13 @@ class Account:
         account._removed = {(source, language): Counter(rules) for (source, language), rules in removed}
         account._unjudged = {(source, language): Counter(rules) for (source, language), rules in unjudged}
         account.found, account.num_edited = Counter(found), int(num_edited)
-        account._examples = {rule: [(key, example) for key, example in known] for rule, known in examples.items()}
+        account._examples = {rule: [(key, example) for key, example in entries] for rule, entries in examples.items()}
         return account
 
     def total(self) -> dict[str, Any]:
         """Return the numbers of documents, words and bytes, removed and unjudged documents by rule, finds, edits."""
         figures = [sum(column) for column in zip(*self._figures.values(), strict=True)] or [0] * len(_FIGURES)
-        removed, unjudged = (sum(each.values(), Counter[str]()) for each in (self._removed, self._unjudged))
+        removed, unjudged = (sum(counts.values(), Counter[str]()) for counts in (self._removed, self._unjudged))
         return {
             **dict(zip(_FIGURES, figures, strict=True)),
             "removed": dict(sorted(removed.items())),
@@ -140,9 +140,11 @@ class Account:
     def removed_examples(self) -> dict[str, list[dict[str, Any]]]:
         """Return rule -> examples of removed documents, with personal data masked."""
         return {
-            rule: [shown_removed(each) for _, each in known] for rule, known in sorted(self._examples.items()) if rule
+            rule: [shown_removed(example) for _, example in entries]
+            for rule, entries in sorted(self._examples.items())
+            if rule
         }
 
     def edited_examples(self) -> list[dict[str, Any]]:
         """Return examples of edited documents, as lines with a sign. Personal data are masked."""
-        return [shown_edited(each) for _, each in self._examples.get("", [])]
+        return [shown_edited(example) for _, example in self._examples.get("", [])]

@@ -103,8 +103,8 @@ class Chain:
     def identities(self) -> list[tuple[str, Any]]:
         """Return pairs (name of the step, input) for the inputs that are not options, such as hashes of files."""
         pairs = zip(self._specs, self._steps, strict=True)
-        found = ((spec.name, step.identity()) for spec, step in pairs)
-        return [(name, identity) for name, identity in found if identity is not None]
+        identities = ((spec.name, step.identity()) for spec, step in pairs)
+        return [(name, identity) for name, identity in identities if identity is not None]
 
     def through(
         self, documents: Iterable[Document], folder: Path | None = None, task: Task | None = None
@@ -219,7 +219,7 @@ class Chain:
     def _is_begun(self, work: Path, index: int, phase: int = 0) -> bool:
         """Whether this phase of a part, or a later one, is finished."""
         last = sum(step.compares_documents for step in self._steps)
-        return any(read_done(job_name(work, each, index)) is not None for each in range(phase, last + 1))
+        return any(read_done(job_name(work, later, index)) is not None for later in range(phase, last + 1))
 
     def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:
         """Resolve the notes of a survey. Return, for every part, the number of its first document in the survey."""
@@ -284,11 +284,11 @@ class Chain:
 
     def _evaluation_lists(self) -> list[str]:
         """The files of evaluation texts of all steps, and how far a step does not apply to all documents."""
-        found = []
+        lists = []
         for spec, step in zip(self._specs, self._steps, strict=True):
             limits = ["only some documents"] * (spec.only is not None) + ["marked, not removed"] * spec.mark
-            found += [", ".join([each, *limits]) for each in step.evaluation_lists()]
-        return found
+            lists += [", ".join([file, *limits]) for file in step.evaluation_lists()]
+        return lists
 
     def _removed_in_words(self) -> str:
         removed = Counter[str]()

@@ -34,12 +34,12 @@ def shown_edited(example: Mapping[str, Any]) -> dict[str, Any]:
     The given texts each have at most `EDITED_CHARACTERS` characters of the document.
     """
     versions = example["before"], example["after"]
-    about = {key: value for key, value in example.items() if key not in ("before", "after")}
+    values = {key: value for key, value in example.items() if key not in ("before", "after")}
     lines = [
         [*zip(text.splitlines(), _whole(shown, text, EDITED_CHARACTERS).splitlines()[:_COMPARED_LINES], strict=False)]
         for text, shown in zip(versions, masked_versions(*versions), strict=True)
     ]
-    return {**_about(about), "lines": [*islice(_difference(*lines), _SHOWN_LINES)]}
+    return {**_about(values), "lines": [*islice(_difference(*lines), _SHOWN_LINES)]}
 
 
 def _about(example: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def document_files(name: Path, number: int) -> list[Path]:
 
 def decision_files(name: Path) -> list[Path]:
     """Return the files of decisions of a job, in order."""
-    found = name.parent.glob(f"{name.name}{DECISIONS}.*")
-    return sorted((path for path in found if path.suffix[1:].isdecimal()), key=lambda path: int(path.suffix[1:]))
+    files = name.parent.glob(f"{name.name}{DECISIONS}.*")
+    return sorted((path for path in files if path.suffix[1:].isdecimal()), key=lambda path: int(path.suffix[1:]))
 
 
 def raw_part(name: Path, number: int) -> Path:

@@ -36,7 +36,7 @@ class NoteBook:
     def write(self, path: Path) -> None:
         """Store all notes. If this fails, no file is written."""
         plain = (self._ids, (self._sources, self._languages, self._lengths))
-        write_blocks(path, *(json.dumps(each).encode() for each in plain), self._data)
+        write_blocks(path, *(json.dumps(note).encode() for note in plain), self._data)
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ def removed_row(candidate: Candidate, text: str) -> Row:
     if removed is None:
         raise ValueError(f"document {document.id} was not removed")
     metadata = json.dumps({**document.metadata, **candidate.scores}, sort_keys=True, ensure_ascii=False)
-    about = (document.id, text, document.source, candidate.language, document.title, metadata)
-    return (*about, *removed, candidate.duplicate_of)
+    columns = (document.id, text, document.source, candidate.language, document.title, metadata)
+    return (*columns, *removed, candidate.duplicate_of)
 
 
 def write_removed(path: Path, rows: Sequence[Row]) -> None:

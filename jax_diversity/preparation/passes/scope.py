@@ -26,14 +26,14 @@ def parse_scope(value: Any, step: str) -> Scope:
         >>> parse_scope("{language: [en, de], source: web-*}", "gopher")
         {'language': ('en', 'de'), 'source': ('web-*',)}
     """
-    given = parse_yaml(value) if isinstance(value, str) else value
+    fields = parse_yaml(value) if isinstance(value, str) else value
     scope = {}
-    for name, listed in given.items() if isinstance(given, Mapping) else ():
+    for name, listed in fields.items() if isinstance(fields, Mapping) else ():
         texts = (listed,) if isinstance(listed, str) else tuple(listed) if isinstance(listed, list | tuple) else ()
-        if name not in _FIELDS or not texts or not all(isinstance(each, str) for each in texts):
+        if name not in _FIELDS or not texts or not all(isinstance(text, str) for text in texts):
             break
         scope[name] = texts
-    if not scope or len(scope) < len(given):
+    if not scope or len(scope) < len(fields):
         raise UserError(
             f"Expected the option 'only' of the step {step} to list sources or languages as texts, such as "
             f"{{source: [web-*], language: [en, de]}}, found {quoted(value)}."
@@ -50,10 +50,12 @@ def is_in_scope(candidate: Candidate, scope: Scope) -> bool:
     names = {"source": (candidate.document.source,), "language": (language, main_language(language))}
 
     def matches(field: str, patterns: Sequence[str]) -> bool:
-        return any(fits(name, each) for name in names[field] for each in patterns)
+        return any(fits(name, pattern) for name in names[field] for pattern in patterns)
 
     for field, listed in scope.items():
-        wanted = [each for each in listed if not each.startswith("!")]
-        if (wanted and not matches(field, wanted)) or matches(field, [each[1:] for each in listed if each[:1] == "!"]):
+        wanted_patterns = [pattern for pattern in listed if not pattern.startswith("!")]
+        if (wanted_patterns and not matches(field, wanted_patterns)) or matches(
+            field, [pattern[1:] for pattern in listed if pattern[:1] == "!"]
+        ):
             return False
     return True

@@ -87,8 +87,8 @@ class PreparationConfig:
             return steps
         from jax_diversity.preparation.passes.phases import labelled
 
-        labels = [spec.label for spec in labelled([(each.step, {}) for each in steps])]
-        given: dict[str, Options] = {label: {} for label in labels}
+        labels = [spec.label for spec in labelled([(step.step, {}) for step in steps])]
+        options_by_label: dict[str, Options] = {label: {} for label in labels}
         for key, value in self.options.items():
             label, _, option = key.partition(".")
             if not labels:
@@ -96,14 +96,15 @@ class PreparationConfig:
                     f"Expected preparation.options with steps, found {quoted(key)} without steps; give "
                     "preparation.recipe or preparation.steps."
                 )
-            if label not in given or not option:
+            if label not in options_by_label or not option:
                 raise UserError(
                     f"Expected preparation.options to be STEP.OPTION with a step of {', '.join(labels)}, "
                     f"found {quoted(key)}{did_you_mean(label, labels)}"
                 )
-            given[label][option] = value
+            options_by_label[label][option] = value
         return tuple(
-            replace(each, options=each.options | given[label]) for each, label in zip(steps, labels, strict=True)
+            replace(step, options=step.options | options_by_label[label])
+            for step, label in zip(steps, labels, strict=True)
         )
 
     def made_of(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ class PreparationConfig:
             {"step": spec.name, "options": METHODS.complete(spec.name, spec.options)}
             | ({} if spec.only is None else {"only": dict(spec.only)})
             | ({"mark": True} if spec.mark else {})
-            for spec in labelled([(each.step, each.all_options()) for each in self.listed()])
+            for spec in labelled([(step.step, step.all_options()) for step in self.listed()])
         ]
         limit = self.seconds_per_document
         changed = {} if limit == type(self).seconds_per_document else {"seconds_per_document": limit}
@@ -136,7 +137,7 @@ class PreparationConfig:
         from jax_diversity.preparation.passes.chain import Chain
 
         try:
-            options = [(each.step, each.all_options()) for each in steps]
+            options = [(step.step, step.all_options()) for step in steps]
             return Chain(options, executor, self.seconds_per_document, self.keep_removed)
         except MissingLibrary:
             raise
@@ -151,9 +152,9 @@ class PreparationConfig:
 
 def _recipe_steps(name: str) -> tuple[StepConfig, ...]:
     """Return the steps of a recipe. An unknown name is a `UserError` that lists all recipes."""
-    known = sorted(path.stem for path in RECIPES.glob("*.yaml"))
-    if name not in known:
-        near = did_you_mean(name, known)
-        raise UserError(f"Expected preparation.recipe to be one of {', '.join(known)}, found {quoted(name)}{near}")
+    recipes = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+    if name not in recipes:
+        near = did_you_mean(name, recipes)
+        raise UserError(f"Expected preparation.recipe to be one of {', '.join(recipes)}, found {quoted(name)}{near}")
     plain = parse_yaml((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
     return settings_from_plain(PreparationConfig, plain["preparation"], f"{name}.yaml").steps

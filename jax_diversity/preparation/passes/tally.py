@@ -51,8 +51,8 @@ class Tally:
         self.kept_bytes += other.kept_bytes
 
     def _merge(self, accounts: list[Account]) -> None:
-        for known, of_part in zip(self.accounts, accounts, strict=True):
-            known.merge(of_part)
+        for account, of_part in zip(self.accounts, accounts, strict=True):
+            account.merge(of_part)
 
     def write(self, path: Path) -> None:
         """Store the counts."""

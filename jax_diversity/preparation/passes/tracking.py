@@ -69,7 +69,7 @@ def tracking(part: Path, seconds: float) -> Iterator[Tracker]:
     failures = {place: _failure(end, seconds) for end in ends if counts[place := _NOW.unpack_from(end)] >= _ENDS}
     path = part.with_name(f"{part.name}{_AT}{len(ends):06d}")
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-    others = faulthandler.is_enabled()
+    was_enabled = faulthandler.is_enabled()
     try:
         os.truncate(file, _NOW.size)
         os.lseek(file, _NOW.size, os.SEEK_SET)  # the timer and the handler write here
@@ -78,7 +78,7 @@ def tracking(part: Path, seconds: float) -> Iterator[Tracker]:
     finally:
         faulthandler.cancel_dump_traceback_later()
         faulthandler.disable()
-        if others:
+        if was_enabled:
             faulthandler.enable()
         os.close(file)
 

@@ -49,8 +49,10 @@ def _records(file: InputFile, config: CorpusConfig, advance: Advance) -> Records
             # These differences of rounded values add up to the exact file size.
             advance(size * end // num_records - size * begin // num_records)
     except (ValueError, RuntimeError, IndexError) as error:
-        what = str(error).partition("\n")[0]
-        raise UserError(f"{file.address} is not an ArrayRecord file, or is damaged ({what}); fetch it again.") from None
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"{file.address} is not an ArrayRecord file, or is damaged ({reason}); fetch it again."
+        ) from None
     if size and not num_records:
         raise UserError(f"Expected records in {file.address}, found none; its writer may not have been closed.")
 

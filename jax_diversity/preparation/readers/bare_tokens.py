@@ -34,7 +34,7 @@ def read_bare_tokens(file: InputFile, config: CorpusConfig, advance: Advance) ->
         return
     if path.suffix == ".bin" and path.with_suffix(".idx").is_file():
         raise UserError(f"Expected token ids without an index, found {path} with its .idx; set corpus.format=megatron.")
-    found = find_documents(path, dtype=config.dtype, end_id=config.end_id, start_id=config.start_id)
-    bounds = run_starts(found.lengths)
-    yield from token_documents(file, found.tokens, bounds[:-1], bounds[1:], found.start_id)
+    documents = find_documents(path, dtype=config.dtype, end_id=config.end_id, start_id=config.start_id)
+    bounds = run_starts(documents.lengths)
+    yield from token_documents(file, documents.tokens, bounds[:-1], bounds[1:], documents.start_id)
     advance(file.size())

@@ -95,9 +95,9 @@ class _ChatForm(RecordForm):
         return any(name in names for name in _LISTS) or any(set(pair) <= names for pair in _PAIRS)
 
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
-        found = ", ".join(sorted(fields)) or "no fields"
+        names = ", ".join(sorted(fields)) or "no fields"
         return UserError(
-            f"Expected turns in {file.address}, in {_known_fields()}, found only {found}; rename the fields, or set "
+            f"Expected turns in {file.address}, in {_known_fields()}, found only {names}; rename the fields, or set "
             "corpus.format to the file's format."
         )
 
@@ -165,8 +165,8 @@ def _make_chat(
     roles, num_media = [turn.role for turn in turns], sum(turn.num_media for turn in turns)
     if isinstance(template, ChatTemplate) and (unknown := [role for role in roles if role not in template.patterns]):
         return Problem("num_broken_records", f"the template has no pattern for the role {unknown[0]!r}")
-    said = (turn for turn in turns if turn.calls or _PLACEHOLDER.sub("", turn.content).strip())
-    if next(said if num_media else (turn for turn in turns if turn.calls or turn.content.strip()), None) is None:
+    spoken = (turn for turn in turns if turn.calls or _PLACEHOLDER.sub("", turn.content).strip())
+    if next(spoken if num_media else (turn for turn in turns if turn.calls or turn.content.strip()), None) is None:
         return Problem("num_without_text", "turns without text")
     try:
         text, spans, contents = template.render(turns, extras)
@@ -182,7 +182,7 @@ def _make_chat(
     answers = [number for number, role in enumerate(roles) if role == ANSWERS]
     said_answers = [number for number in answers if not _is_empty(turns[number])]
     notes["num_empty_answers"] += len(answers) - len(said_answers)
-    about = labels(fields, place, config)
+    labels_of_record = labels(fields, place, config)
     read = {
         "turns": spans,
         "contents": contents,
@@ -191,9 +191,9 @@ def _make_chat(
         "is_clear": isinstance(template, ChatTemplate) and template.find(text, roles) == spans,
         "notes": {name: number for name, number in notes.items() if number and name not in REASONING},
     }
-    about["metadata"] |= {"num_turns": len(turns), "roles": roles, _READ: read}
-    about["metadata"] |= {MEDIA_PARTS: num_media} if num_media else {}
-    return Document(text=text, **about)
+    labels_of_record["metadata"] |= {"num_turns": len(turns), "roles": roles, _READ: read}
+    labels_of_record["metadata"] |= {MEDIA_PARTS: num_media} if num_media else {}
+    return Document(text=text, **labels_of_record)
 
 
 def _texts_of_arguments(turns: Iterable[Turn]) -> Iterator[str]:
@@ -244,16 +244,16 @@ def _take_turns(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
 
 
 def _take_pair(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
-    for asked, answered in _PAIRS:
-        if asked in fields and answered in fields:
-            question, answer = _parsed(fields.pop(asked)), _parsed(fields.pop(answered))
+    for question_field, answered in _PAIRS:
+        if question_field in fields and answered in fields:
+            question, answer = _parsed(fields.pop(question_field)), _parsed(fields.pop(answered))
             if isinstance(question, list) and isinstance(answer, list):  # the two fields are lists of turns
-                return _turns(question, asked, notes) + _turns(answer, answered, notes)
-            question, answer = (json.dumps(each) if isinstance(each, dict) else each for each in (question, answer))
-            asking, answering = _Content.of(question, asked), _Content.of(answer, answered)
+                return _turns(question, question_field, notes) + _turns(answer, answered, notes)
+            question, answer = (json.dumps(value) if isinstance(value, dict) else value for value in (question, answer))
+            asking, answering = _Content.of(question, question_field), _Content.of(answer, answered)
             text = asking.text
             for name in _INPUTS:
-                if asked == "instruction" and isinstance(fields.get(name), str):
+                if question_field == "instruction" and isinstance(fields.get(name), str):
                     more = fields.pop(name)
                     text = f"{text}\n\n{more}" if more.strip() else text
                     break
@@ -266,9 +266,9 @@ def _take_pair(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
                 Turn("user", text, num_media=asking.num_media),
                 Turn(ANSWERS, answering.text, num_media=answering.num_media, reasoning=answering.reasoning),
             ]
-    found = ", ".join(sorted(fields)[:20]) or "no fields"
+    names = ", ".join(sorted(fields)[:20]) or "no fields"
     raise _BrokenError(
-        Problem("num_without_text", f"no turns, found only {found}; put plain texts into a corpus of their own")
+        Problem("num_without_text", f"no turns, found only {names}; put plain texts into a corpus of their own")
     )
 
 
@@ -276,7 +276,7 @@ def _history(history: list[Any]) -> list[Turn]:
     """Return the earlier questions and answers of an Alpaca record."""
     turns = list[Turn]()
     for number, pair in enumerate(history):
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise _broken(f"history[{number}] is {_kind(pair)}, expected a question and its answer")
         turns += [Turn("user", pair[0]), Turn(ANSWERS, pair[1])]
     return turns
@@ -314,22 +314,22 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
         if field is not None:
             reasoning = entry[field]
             notes[field] += 1
-    said = _Content() if content is None and (calls or reasoning) else _Content.of(content, name)
+    content_of_turn = _Content() if content is None and (calls or reasoning) else _Content.of(content, name)
     labels = {field: entry[field] for field in _LABELS if isinstance(entry.get(field), str)}
     in_loss = _in_loss(entry, name, notes)
     if role == ANSWERS and not in_loss:
         notes[_EXCLUDED] += 1
-    results = [Turn("tool", text, in_loss) for text in said.results]
-    calls = [*said.calls, *calls]
+    results = [Turn("tool", text, in_loss) for text in content_of_turn.results]
+    calls = [*content_of_turn.calls, *calls]
     turn = Turn(
         role,
-        said.text,
+        content_of_turn.text,
         in_loss,
-        said.num_media,
-        "\n".join(filter(None, [reasoning, said.reasoning])) if said.reasoning else reasoning,
+        content_of_turn.num_media,
+        "\n".join(filter(None, [reasoning, content_of_turn.reasoning])) if content_of_turn.reasoning else reasoning,
         tuple(calls),
         labels,
-        has_content=isinstance(content, str) or bool(said.text) or not (calls or reasoning),
+        has_content=isinstance(content, str) or bool(content_of_turn.text) or not (calls or reasoning),
     )
     return results if results and _is_empty(turn) else [*results, turn]
 
@@ -390,13 +390,13 @@ class _Content:
                 self.text += part["refusal"]
             case _:
                 text = part.get("text") if isinstance(part, Mapping) else part
-                if isinstance(text, list) and all(isinstance(each, str) for each in text):
+                if isinstance(text, list) and all(isinstance(item, str) for item in text):
                     text = "".join(text)
                 if isinstance(text, str):
                     self.text += text
                 elif not isinstance(part, Mapping) or kind == "text":
-                    what = f"{name} has a part that holds {_kind(text)}, expected a text"
-                    raise _BrokenError(Problem("num_text_not_string", what))
+                    reason = f"{name} has a part that holds {_kind(text)}, expected a text"
+                    raise _BrokenError(Problem("num_text_not_string", reason))
                 else:
                     self.text += _placeholder(part)
                     self.num_media += 1
@@ -417,7 +417,7 @@ def _calls(entry: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     )
     if not isinstance(calls, list):
         raise _broken(f"tool_calls of {name} are {_kind(calls)}, expected a list")
-    found = []
+    parts = []
     for call in calls:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -430,10 +430,10 @@ def _calls(entry: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
         except (TypeError, ValueError, RecursionError):
             raise _broken(f"{name} has a tool call whose arguments JSON cannot hold") from None
         labels = {field: call[field] for field in ("id", "type") if isinstance(call.get(field), str)}
-        found.append(
+        parts.append(
             {"type": "function", **labels, "function": {"arguments": None, **values} if len(values) < 2 else values}
         )
-    return found
+    return parts
 
 
 def _called(value: Any, name: str) -> list[dict[str, Any]]:
@@ -453,4 +453,4 @@ def _kind(value: Any) -> str:
 
 
 def _known_fields() -> str:
-    return ", ".join([*_LISTS, *(f"{asked} and {answered}" for asked, answered in _PAIRS)])
+    return ", ".join([*_LISTS, *(f"{question} and {answered}" for question, answered in _PAIRS)])

@@ -140,14 +140,14 @@ def load_template(name: str) -> ChatTemplate | JinjaTemplate:
     """
     if name in BUILT_IN:
         return ChatTemplate({role: _pattern(text) for role, text in BUILT_IN[name].items()})
-    found = jinja_template(name)
-    return ChatTemplate(dict(_patterns_of_file(Path(name)))) if found is None else found
+    template = jinja_template(name)
+    return ChatTemplate(dict(_patterns_of_file(Path(name)))) if template is None else template
 
 
 def _patterns_of_file(path: Path) -> Iterator[tuple[str, _Pattern]]:
     from jax_diversity.foundation.settings import parse_yaml
 
-    known = f"one of {', '.join([*BUILT_IN, *JINJA])}, a file, or the folder of a tokenizer"
+    choices = f"one of {', '.join([*BUILT_IN, *JINJA])}, a file, or the folder of a tokenizer"
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
@@ -157,7 +157,7 @@ def _patterns_of_file(path: Path) -> Iterator[tuple[str, _Pattern]]:
     except (OSError, ValueError) as error:  # a path with a zero byte, a file that is not UTF-8
         if isinstance(error, UserError):
             raise
-        raise UserError(f"Expected corpus.chat_template to be {known}, found {str(path)!r}: {error}.") from None
+        raise UserError(f"Expected corpus.chat_template to be {choices}, found {str(path)!r}: {error}.") from None
     if not isinstance(patterns, dict) or ANSWERS not in patterns:
         raise UserError(
             f"Expected a pattern for each role, {ANSWERS!r} among them, in the template {path}, found none; write a "

@@ -49,9 +49,9 @@ class Licences:
                 # Files that cannot be read are ignored. They are not read again for every file of the folder.
                 self._folders[folder] = (False, None) if isinstance(found, Failure) else found
                 self._installed[folder] = {} if isinstance(installed, Failure) else installed
-            known = self._installed[folder]
-            if known and (inner := posixpath.relpath(file.address, folder)) in known:
-                return known[inner]
+            licences = self._installed[folder]
+            if licences and (inner := posixpath.relpath(file.address, folder)) in licences:
+                return licences[inner]
             tells, licence = self._folders[folder]
             if tells:
                 return licence
@@ -65,8 +65,8 @@ def read_code(file: InputFile, licences: Licences, advance: Advance) -> Found:
     We look for the licence in the file's first comments, then in the licence files of the nearest folder, then in the
     folder's package description. If there is no licence, there is no such field.
     """
-    for place, found in read_text(file, advance):
-        yield place, converted(_with_licence, found, licences, file) if isinstance(found, Document) else found
+    for place, document in read_text(file, advance):
+        yield place, converted(_with_licence, document, licences, file) if isinstance(document, Document) else document
 
 
 def _with_licence(document: Document, licences: Licences, file: InputFile) -> Document:
@@ -121,27 +121,27 @@ class _Tree:
 
     def licences_of_installed(self, folder: str) -> dict[str, str | None]:
         """Return file -> licence for a folder of installed Python packages, from the packages' RECORD files."""
-        found: dict[str, str | None] = {}
+        texts_by_name: dict[str, str | None] = {}
         for name in self._names(folder):
             if name.endswith(".dist-info"):
-                about = posixpath.join(folder, name)
-                _, licence = self.licence_in(about)
-                for row in record_rows(self._read(about, "RECORD", _LONGEST_RECORD)):
-                    found[row[0]] = licence
-        return found
+                path = posixpath.join(folder, name)
+                _, licence = self.licence_in(path)
+                for row in record_rows(self._read(path, "RECORD", _LONGEST_RECORD)):
+                    texts_by_name[row[0]] = licence
+        return texts_by_name
 
 
 def _of_texts(texts: dict[str, str]) -> str | None:
-    found = {name: licence_of_text(text) for name, text in texts.items()}
+    licences = {name: licence_of_text(text) for name, text in texts.items()}
     # COPYING.LESSER refers to COPYING if both exist.
-    plain = [name for name in sorted(found, key=lambda name: ".lesser" not in name.lower()) if _PLAIN.match(name)]
-    known = sorted({licence for licence in found.values() if licence})
-    if first := next(filter(None, (found[name] for name in plain)), None):
+    plain = [name for name in sorted(licences, key=lambda name: ".lesser" not in name.lower()) if _PLAIN.match(name)]
+    known_licences = sorted({licence for licence in licences.values() if licence})
+    if first := next(filter(None, (licences[name] for name in plain)), None):
         return first
-    if all(map(_LICENCE_FILE.match, found)):  # such as LICENSE-MIT and LICENSE-APACHE: users may choose one licence
-        return " OR ".join(known) or None
+    if all(map(_LICENCE_FILE.match, licences)):  # such as LICENSE-MIT and LICENSE-APACHE: users may choose one licence
+        return " OR ".join(known_licences) or None
     # Such as MIT.txt and Apache-2.0.txt: together they are the licences of all files of the tree.
-    return all_of(known) if all(found.values()) else None
+    return all_of(known_licences) if all(licences.values()) else None
 
 
 def _of_toml(*places: tuple[str, ...], text: str) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _of_package_json(text: str) -> Iterator[str]:
         yield from _stated(described.get("license"))
         several = described.get("licenses")
         if isinstance(several, list):
-            yield all_of([name for each in several for name in _stated(each)] or ["unknown"])
+            yield all_of([name for text in several for name in _stated(text)] or ["unknown"])
 
 
 def _stated(value: Any) -> Iterator[str]:

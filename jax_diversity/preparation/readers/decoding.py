@@ -112,7 +112,9 @@ def decoded_by(page: bytes, declared: str | None) -> tuple[str, str]:
             return text, name
     other = detected(page)
     return min(
-        (text, name), (_as_text(page, other), other), key=lambda each: (each[0].count(REPLACED), each[0] is text)
+        (text, name),
+        (_as_text(page, other), other),
+        key=lambda candidate: (candidate[0].count(REPLACED), candidate[0] is text),
     )
 
 
@@ -125,8 +127,8 @@ def undecodable(text: str) -> Problem | None:
     if not _is_poor(text, _MOST_REPLACED):
         return None
     replaced, number = text.count(REPLACED), _beyond_ascii(text)
-    what = f"the encoding is unknown: {replaced} of {number} characters beyond ASCII cannot be decoded"
-    return Problem("num_undecodable", what)
+    reason = f"the encoding is unknown: {replaced} of {number} characters beyond ASCII cannot be decoded"
+    return Problem("num_undecodable", reason)
 
 
 def codec_of(label: str) -> str | None:
@@ -141,21 +143,21 @@ def codec_of(label: str) -> str | None:
         return None
     if old := _OLD_NAMES.fullmatch(label):
         label = f"windows-{old[1]}"
-    found = webencodings.lookup(label)
-    if found is None or found.name == "replacement":  # Python has codecs that the standard does not list
+    codec = webencodings.lookup(label)
+    if codec is None or codec.name == "replacement":  # Python has codecs that the standard does not list
         try:
             name = codecs.lookup(label).name
             b"a".decode(name, "replace")
         except (LookupError, ValueError):  # unknown, or not an encoding of text
             return None
-        found = webencodings.lookup(name) or webencodings.lookup(name.replace("_", "-"))
-        if found is None or found.name == "replacement":
+        codec = webencodings.lookup(name) or webencodings.lookup(name.replace("_", "-"))
+        if codec is None or codec.name == "replacement":
             return None if name.replace("-", "_") in _NO_ENCODINGS else name
-    if found.name in _NO_ENCODINGS:
+    if codec.name in _NO_ENCODINGS:
         return None
     # The package takes gbk for Python's codec, which lacks characters of GB18030.
     other = {"gbk": "gb18030", "iso-2022-jp": "iso2022_jp_ext"}
-    return other.get(found.name) or found.codec_info.name
+    return other.get(codec.name) or codec.codec_info.name
 
 
 def detected(page: bytes) -> str:

@@ -158,8 +158,8 @@ class InputFile:
     @cached_property
     def partitions(self) -> dict[str, str]:
         """The fields that the names of the file's folders give, such as `language=de` (partitions of Hive)."""
-        found = itertools.takewhile(bool, map(_PARTITION.fullmatch, reversed(self._folders)))
-        return {match[1]: unquote(match[2]) for match in reversed([*found]) if match and match[2] != _NO_VALUE}
+        partitions = itertools.takewhile(bool, map(_PARTITION.fullmatch, reversed(self._folders)))
+        return {match[1]: unquote(match[2]) for match in reversed([*partitions]) if match and match[2] != _NO_VALUE}
 
     @cached_property
     def format(self) -> TextFormat:
@@ -263,12 +263,12 @@ def local_path(file: InputFile) -> Path:
 
 def find_files(config: CorpusConfig) -> list[InputFile]:
     """Find all files of `config.paths`. Each file is returned once, sorted by address."""
-    found: dict[str, InputFile] = {}
+    files: dict[str, InputFile] = {}
     for pattern in (path for path in config.paths if path != PYTHON_ENVIRONMENT):
         for file in _find_pairs(pattern) if config.format == "megatron" else _find(pattern):
             # A file that two patterns match is read once.
-            found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
-    return _with_own_names({address: found[address] for address in sorted(found)})
+            files.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
+    return _with_own_names({address: files[address] for address in sorted(files)})
 
 
 def _find(pattern: str) -> list[InputFile]:
@@ -286,29 +286,29 @@ def _find_pairs(pattern: str) -> list[InputFile]:
     # A folder beside files of the same name is not meant; `tokens/*` means prefixes and folders.
     if not _is_remote(pattern) and (not files or _MAGIC.search(pattern)):
         files += find_local(pattern)
-    found: list[dict[str, InputFile]] = [{}, {}]
+    pairs: list[dict[str, InputFile]] = [{}, {}]
     for file in files:
         path, ending = os.path.splitext(file.address)
         if ending in _PAIR:
-            found[_PAIR.index(ending)][path] = file
-    if alone := sorted(found[0].keys() ^ found[1].keys()):
-        file = (found[0] | found[1])[alone[0]]
-        missing = _PAIR[alone[0] in found[0]]
+            pairs[_PAIR.index(ending)][path] = file
+    if alone := sorted(pairs[0].keys() ^ pairs[1].keys()):
+        file = (pairs[0] | pairs[1])[alone[0]]
+        missing = _PAIR[alone[0] in pairs[0]]
         program = "" if missing == ".bin" else ", or make the .idx of another program's tokens with link_tokens"
         raise UserError(
             f"Expected {alone[0]}{missing} beside {file.address}, found none; a Megatron dataset has both files: copy "
             f"the other one{program} (docs/howto/existing-shards.md)."
         )
-    if found[0]:
-        return [*found[0].values(), *found[1].values()]
+    if pairs[0]:
+        return [*pairs[0].values(), *pairs[1].values()]
     if reads_as_number(pattern):
         raise UserError(
             f"Expected prefixes of .bin and .idx files in corpus.paths, found the number {pattern} and no "
             f"{pattern}.idx; datasets have no weights here: leave the numbers out, and give the whole list to "
             "`jax-diversity schedule --family source --weights` afterwards (docs/megatron.md)."
         )
-    others = any(file.name.endswith((".ds", ".npy")) for file in files)
-    advice = LINKING if others else "check corpus.paths"
+    is_other_format = any(file.name.endswith((".ds", ".npy")) for file in files)
+    advice = LINKING if is_other_format else "check corpus.paths"
     raise UserError(f"Expected .idx and .bin files at {pattern}, found none; {advice}.")
 
 

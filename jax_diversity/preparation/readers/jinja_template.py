@@ -83,19 +83,19 @@ def _of_tokenizer(folder: Path) -> tuple[str, dict[str, str]]:
     if not isinstance(config, dict):
         raise ValueError(f"{file.name} is not an object")
     tokens = {name: config.get(name) for name in _SPECIAL}
-    texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in tokens.items()}
+    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
     special = {name: text for name, text in texts.items() if isinstance(text, str)}
     if (own := folder / "chat_template.jinja").exists():
         return _read(own), special
-    found = config.get("chat_template")
-    if isinstance(found, list):  # several templates with names
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
-    if not isinstance(found, str):
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several templates with names
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if not isinstance(template, str):
         raise ValueError(
             f"no chat_template in {file.name} and no {own.name}; name a built-in template or a file in its place"
         )
-    return found, special
+    return template, special
 
 
 def _read_config(path: Path) -> str:
@@ -147,18 +147,20 @@ class JinjaTemplate:
             _mark(tree)
             return environment.from_string(tree), names
         except (TemplateError, RecursionError) as error:
-            what = in_one_line(error)
-            raise UserError(f"Expected a chat template in Jinja at {self.name}, found: {what}.") from None
+            reason = in_one_line(error)
+            raise UserError(f"Expected a chat template in Jinja at {self.name}, found: {reason}.") from None
 
     @cached_property
     def _prompt(self) -> str:
         """The text before an answer that the template writes for a generation; empty if it writes none."""
         messages = _messages([Turn("user", "a")], lambda text: text)
         try:
-            without, asked = (_plain(self._render(messages, {"add_generation_prompt": each})) for each in (False, True))
+            without, with_prompt = (
+                _plain(self._render(messages, {"add_generation_prompt": adds_prompt})) for adds_prompt in (False, True)
+            )
         except DocumentError:
             return ""
-        return asked[len(without) :] if asked.startswith(without) else ""
+        return with_prompt[len(without) :] if with_prompt.startswith(without) else ""
 
     def hidden(self, turns: Sequence[Turn], extras: Mapping[str, Any], text: str) -> list[str]:
         """Return what the text does not show of a record: the names of `extras`, reasoning, tool calls, contents."""
@@ -182,14 +184,14 @@ class JinjaTemplate:
         Raises:
             DocumentError: the template refuses the chat, or a limit was reached.
         """
-        given = dict(extras or {})
-        plain = self._render(_messages(turns, lambda text: text), given)
+        fields = dict(extras or {})
+        plain = self._render(_messages(turns, lambda text: text), fields)
         text = _plain(plain)
         if _has_marks(turns):  # then the places of turns are not certain
             return Rendered(text, None, [(0, len(text))])
         marked = plain
         try:
-            with_contents = self._render(_messages(turns, _marked), given)
+            with_contents = self._render(_messages(turns, _marked), fields)
             marked = with_contents if _plain(with_contents) == text else plain
         except DocumentError:  # the template refuses contents with marks
             pass
@@ -259,8 +261,8 @@ def _values(value: Any, mark: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return mark(value)
     if isinstance(value, Mapping):
-        return {key: _values(each, mark) for key, each in value.items()}
-    return [_values(each, mark) for each in value] if isinstance(value, list) else value
+        return {key: _values(entry, mark) for key, entry in value.items()}
+    return [_values(entry, mark) for entry in value] if isinstance(value, list) else value
 
 
 def _marked(text: str) -> str:
@@ -322,7 +324,7 @@ def _places(
         following = begin
         start, end = _answer(text, begin, stop, prompt, contents, answers) if number in stop_of else (begin, begin)
         spans.append(TurnSpan(begin, start, end, end))
-    return spans[::-1], [each for each in contents if each[0] < each[1]]
+    return spans[::-1], [span for span in contents if span[0] < span[1]]
 
 
 def _answer(
@@ -340,8 +342,8 @@ def _answer(
     start = begin + sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text[begin:stop], strict=False))
     )
-    said = [first for first, last in contents if begin <= first and last <= stop]
-    start = min([start, *said])
+    beginnings = [first for first, last in contents if begin <= first and last <= stop]
+    start = min([start, *beginnings])
     return start, max(start, begin + len(text[begin:stop].rstrip()))
 
 
@@ -354,15 +356,15 @@ def _mark(tree: Any) -> None:
 
     of_turns = {"messages"}
     while True:  # names of values that are made from the turns
-        found = {
+        assigned = {
             name.name
-            for each in tree.find_all(nodes.Assign)
-            if any(used.name in of_turns for used in _names(each.node))
-            for name in _names(each.target)
+            for assignment in tree.find_all(nodes.Assign)
+            if any(used.name in of_turns for used in _names(assignment.node))
+            for name in _names(assignment.target)
         }
-        if found <= of_turns:
+        if assigned <= of_turns:
             break
-        of_turns |= found
+        of_turns |= assigned
 
     def visit(node: Any, inside: bool) -> None:
         for child in node.iter_child_nodes():
@@ -386,7 +388,7 @@ def _mark(tree: Any) -> None:
             if isinstance(value, nodes.Concat):
                 setattr(node, field, call(_NAMES[2], *value.nodes))
             elif isinstance(value, list):
-                value[:] = [call(_NAMES[2], *each.nodes) if isinstance(each, nodes.Concat) else each for each in value]
+                value[:] = [call(_NAMES[2], *node.nodes) if isinstance(node, nodes.Concat) else node for node in value]
 
 
 def _target(loop: Any) -> str:
@@ -407,9 +409,9 @@ def _joined(*values: Any) -> str:
 
 def _concatenated(texts: Any) -> str:
     parts, size = list[str](), 0
-    for each in texts:
-        parts.append(each)
-        size += len(each)
+    for text in texts:
+        parts.append(text)
+        size += len(text)
         _check_size(size)
     return "".join(parts)
 
@@ -421,24 +423,24 @@ def _check_size(size: float) -> None:
 
 def _limited(name: str, function: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """Call a method or a filter of texts, unless its result may be too large."""
-    given = [*arguments, *named.values()]
-    for each in given:
-        if isinstance(each, int) and abs(each) > _LARGEST:
+    values = [*arguments, *named.values()]
+    for value in values:
+        if isinstance(value, int) and abs(value) > _LARGEST:
             raise _LimitError(f"a number above {_LARGEST:,}")
-    texts = [each for each in given if isinstance(each, str)]
+    texts = [value for value in values if isinstance(value, str)]
     match name:
         case "replace" if len(texts) == 3:
             _check_size(len(texts[0]) + texts[0].count(texts[1]) * len(texts[2]))
         case "join":
             _check_size(
-                max([0, *map(len, texts)]) * max([0, *(len(each) for each in given if hasattr(each, "__len__"))])
+                max([0, *map(len, texts)]) * max([0, *(len(value) for value in values if hasattr(value, "__len__"))])
             )
         case "format" | "format_map":
-            _check_format(given[0], given[1:])
+            _check_format(values[0], values[1:])
         case "indent":
             _check_size(
-                (1 + str(given[0]).count("\n"))
-                * max(len(str(each)) if isinstance(each, str) else each or 4 for each in [4, *given[1:]])
+                (1 + str(values[0]).count("\n"))
+                * max(len(str(value)) if isinstance(value, str) else value or 4 for value in [4, *values[1:]])
             )
     result = function(*arguments, **named)
     if isinstance(result, str):
@@ -449,7 +451,7 @@ def _limited(name: str, function: Callable[..., Any], arguments: Sequence[Any], 
 def _check_format(text: Any, values: Any) -> None:
     if re.search(r"\d{5}|\*", str(text)):
         raise _LimitError("a format with a large width")
-    sizes = [len(str(each)) for each in (values if isinstance(values, list | tuple) else [values])]
+    sizes = [len(str(value)) for value in (values if isinstance(values, list | tuple) else [values])]
     _check_size(len(str(text)) * max([1, *sizes]))
 
 
@@ -481,7 +483,7 @@ def _environment() -> Any:
             if operator == "**" or (whole and max(left.bit_length(), right.bit_length()) > 64):
                 raise _LimitError("a power or a number of more than 64 bits")
             if operator == "*" and not whole:
-                sizes = [each if isinstance(each, int | float) else len(each) for each in (left, right)]
+                sizes = [operand if isinstance(operand, int | float) else len(operand) for operand in (left, right)]
                 _check_size(max(sizes[0], 0) * max(sizes[1], 0))
             if operator == "%" and isinstance(left, str):
                 _check_format(left, right)
@@ -521,7 +523,7 @@ def _environment() -> Any:
         raise TemplateError(str(message))
 
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    environment.filters = {name: limited(name, each) for name, each in environment.filters.items()}
+    environment.filters = {name: limited(name, function) for name, function in environment.filters.items()}
     environment.filters["tojson"] = tojson
     environment.globals |= {"raise_exception": refuse, "strftime_now": _DATE.strftime}
     for name in ("lipsum", "cycler", "joiner"):

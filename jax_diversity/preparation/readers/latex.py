@@ -159,13 +159,13 @@ def _papers(file: InputFile, content: _Bounded) -> Found:
                 if name.lower().endswith(_TEXT_ENDINGS):
                     texts.add(name, member)
                 elif _PAPER.search(name):
-                    found = _paper_within(inner, file.folder, member)
+                    paper = _paper_within(inner, file.folder, member)
                     content.renew()  # an archive of papers may have any size
-                    if found is None:
+                    if paper is None:
                         without_text.append(inner)
                     else:
                         num_papers += 1
-                        yield inner, found
+                        yield inner, paper
                 elif name.lower().endswith(".pdf"):
                     without_text.append(inner)
         document = converted(texts.document, place)

@@ -56,9 +56,9 @@ def read_mediawiki(file: InputFile, advance: Advance) -> Found:
                 raise UserError(f"{file.address} is cut off: it has no </mediawiki> at its end; fetch it again.")
             return
         place = Place(file, number)
-        found = converted(_read_page, part[max(begin, 0) :], wiki, place)
-        if found is not None:
-            yield place, found
+        page = converted(_read_page, part[max(begin, 0) :], wiki, place)
+        if page is not None:
+            yield place, page
 
 
 def _parts(file: InputFile, advance: Advance) -> Iterator[bytes]:
@@ -69,8 +69,8 @@ def _parts(file: InputFile, advance: Advance) -> Iterator[bytes]:
             searched = max(len(buffer) - len(_END), 0)
             buffer += piece
             start = 0
-            while (found := buffer.find(_END, searched)) >= 0:
-                searched = found + len(_END)
+            while (place_of_end := buffer.find(_END, searched)) >= 0:
+                searched = place_of_end + len(_END)
                 yield bytes(buffer[start:searched])
                 start = searched
             del buffer[:start]
@@ -96,11 +96,11 @@ def _read_head(file: InputFile, head: bytes) -> _Wiki:
         root = ElementTree.fromstring(text if "</mediawiki>" in text else f"{text}</mediawiki>")
     except (UnicodeDecodeError, ElementTree.ParseError) as error:
         raise _no_dump(file, in_one_line(error)) from None
-    said = {element.tag.rpartition("}")[2]: (element.text or "").strip() for element in root.iter()}
-    name = said.get("dbname") or re.sub(r"-\d{8}-.*|-latest-.*|-?pages-.*", "", file.stem) or file.stem
+    texts = {element.tag.rpartition("}")[2]: (element.text or "").strip() for element in root.iter()}
+    name = texts.get("dbname") or re.sub(r"-\d{8}-.*|-latest-.*|-?pages-.*", "", file.stem) or file.stem
     of_name = _OF_DATABASE.match(name)
     language = root.get(_LANGUAGE) or (of_name and of_name[1].replace("_", "-"))
-    pages = _BEFORE_TITLE.match(said.get("base", ""))
+    pages = _BEFORE_TITLE.match(texts.get("base", ""))
     return _Wiki(name, language or None, pages and pages[0])
 
 
@@ -122,13 +122,13 @@ def _read_page(part: bytes, wiki: _Wiki, place: Place) -> Document | Problem | N
 
 def _document(page: ElementTree.Element, wiki: _Wiki, place: Place) -> Document:
     revision = page.findall("revision")[-1:] or [page]
-    found = {name: (revision[0].findtext(name) or "").strip() for name in ("id", "timestamp", "format")}
+    texts = {name: (revision[0].findtext(name) or "").strip() for name in ("id", "timestamp", "format")}
     number, title = (page.findtext("id") or "").strip(), page.findtext("title")
     url = wiki.pages + quote(title.replace(" ", "_"), safe="/:(),'!~*;@") if wiki.pages and title else None
     metadata = {
-        "media_type": found["format"] or "text/x-wiki",
-        "timestamp": found["timestamp"],
-        "revision": number_in_data(found["id"]),
+        "media_type": texts["format"] or "text/x-wiki",
+        "timestamp": texts["timestamp"],
+        "revision": number_in_data(texts["id"]),
         "url": url,
     }
     return Document(

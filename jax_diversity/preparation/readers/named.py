@@ -85,8 +85,8 @@ def read_texts_of_files(option: str, patterns: Sequence[str]) -> Iterator[tuple[
                 records = read_parquet(file, CorpusConfig(), ignore)
             case _:
                 records = read_text(file, ignore, r"\S" if num_plain == 1 else None)
-        for place, found in records:
-            if isinstance(found, Problem):
-                raise UserError(f"{place}: {found.what}; the option {option!r} needs a text in every record.")
-            if found.text and not found.text.isspace():
-                yield number, found.text
+        for place, record in records:
+            if isinstance(record, Problem):
+                raise UserError(f"{place}: {record.what}; the option {option!r} needs a text in every record.")
+            if record.text and not record.text.isspace():
+                yield number, record.text

@@ -111,8 +111,8 @@ def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any
     offsets, nulls = lists.offsets.to_numpy(), lists.is_null().to_numpy(zero_copy_only=False)
     absent = np.flatnonzero(lists.values.is_null().to_numpy(zero_copy_only=False))
     ids = lists.values.fill_null(0).to_numpy()
-    others = batch.drop_columns([column])
-    records = _records(others) if others.num_columns else ({} for _ in range(len(batch)))
+    other_columns = batch.drop_columns([column])
+    records = _records(other_columns) if other_columns.num_columns else ({} for _ in range(len(batch)))
     for index, record in enumerate(records):
         begin, end = int(offsets[index]), int(offsets[index + 1])
         # A row contains a null if there are more nulls before its end than before its begin.

@@ -103,7 +103,7 @@ def record_rows(record: str) -> Iterator[list[str]]:
 
 def find_packages() -> list[Package]:
     """Find the installed distributions, sorted by name. Of several versions, the first on the path is used."""
-    found: dict[str, Package] = {}
+    packages: dict[str, Package] = {}
     # We access `metadata` only once and store the result in `message`: the property parses the file at every access.
     for distribution in importlib.metadata.distributions():
         try:
@@ -115,8 +115,8 @@ def find_packages() -> list[Package]:
         name = re.sub(r"[-_.]+", "-", message["Name"]).lower()  # PEP 503
         # Files of this package and of editable installs change between builds.
         if name != "jax-diversity" and not _is_editable(distribution) and not _is_carried(distribution):
-            found.setdefault(name, Package(distribution, message, name))
-    return [found[name] for name in sorted(found)]
+            packages.setdefault(name, Package(distribution, message, name))
+    return [packages[name] for name in sorted(packages)]
 
 
 def select_documents(max_bytes: int | None) -> list[PackageText]:
@@ -136,9 +136,9 @@ def read_python_environment(max_bytes: int | None, advance: Advance) -> Found:
     for candidate in select_documents(max_bytes):
         path = Path(str(candidate.package.distribution.locate_file(candidate.path)))
         place = Place(InputFile(str(path), candidate.id), None)
-        found = converted(_read, candidate, path)
-        if found is not None:
-            yield place, found
+        document = converted(_read, candidate, path)
+        if document is not None:
+            yield place, document
         advance(candidate.text_bytes)
 
 

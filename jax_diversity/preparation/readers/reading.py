@@ -104,8 +104,8 @@ def read_group(group: Group, reading: Reading, advance: Advance = ignore) -> Ite
         UserError: see `read_documents`; or a file changed while it was read.
     """
     files = [InputFile.of_plain(plain) for plain in group.files]
-    found = _read_files(files, group.has_environment, reading.config, reading.report, advance)
-    yield from reading.documents(found)
+    readings = _read_files(files, group.has_environment, reading.config, reading.report, advance)
+    yield from reading.documents(readings)
 
 
 def sample_documents(
@@ -118,20 +118,20 @@ def sample_documents(
     """
     files = find_files(config)
     num_sources = len(files) + (PYTHON_ENVIRONMENT in config.paths)
-    wanted = (
+    chosen = (
         range(num_sources)
         if num_sources <= number
         else [number_of * num_sources // number for number_of in range(number)]
     )
-    each = max(number // num_sources, 1)
+    num_of_source = max(number // num_sources, 1)
 
     def found() -> Found:
         licences = Licences()
-        for index in wanted:
+        for index in chosen:
             if index < len(files):
-                yield from islice(_read_file(files[index], config, licences, advance), each)
+                yield from islice(_read_file(files[index], config, licences, advance), num_of_source)
             else:
-                yield from islice(read_python_environment(config.max_bytes, advance), each)
+                yield from islice(read_python_environment(config.max_bytes, advance), num_of_source)
 
     reading = Reading(config, report)
     yield from reading.documents(found())
@@ -212,8 +212,8 @@ class _NamedFields:
 
     def __init__(self, config: CorpusConfig) -> None:
         names = ("id_field", "source_field", "language_field", "title_field")
-        given = {name: getattr(config, name) for name in names}
-        self._absent = {name: value for name, value in given.items() if value not in (None, getattr(_USUAL, name))}
+        fields = {name: getattr(config, name) for name in names}
+        self._absent = {name: value for name, value in fields.items() if value not in (None, getattr(_USUAL, name))}
         self._config, self._num_records = config, 0
         self._fields: dict[str, None] = {}
 
@@ -222,19 +222,22 @@ class _NamedFields:
         if not self._absent or place.line is None:
             return
         self._num_records += 1
-        found = {
+        is_used = {
             "id_field": document.id != place.name,
             "source_field": document.source != place.file.source,
             "language_field": document.language is not None,
             "title_field": document.title is not None,
         }
         content = self._config.tokens_field if isinstance(document, TokenDocument) else self._config.text_field
-        taken = [getattr(self._config, name) for name, is_found in found.items() if is_found]
+        taken = [getattr(self._config, name) for name, is_found in is_used.items() if is_found]
         inner = [
-            f"{name}.{each}" for name, value in document.metadata.items() if isinstance(value, dict) for each in value
+            f"{name}.{inner_name}"
+            for name, value in document.metadata.items()
+            if isinstance(value, dict)
+            for inner_name in value
         ]
         self._fields.update(dict.fromkeys([content, *taken, *document.metadata, *inner]))
-        self._absent = {name: value for name, value in self._absent.items() if not found[name]}
+        self._absent = {name: value for name, value in self._absent.items() if not is_used[name]}
 
     def plain(self) -> list[Any]:
         """The absent fields, the number of records, and the first other fields, as JSON values."""
@@ -311,12 +314,12 @@ def _read_files(
     for file in files:
         with reading_faults(file):
             stamp = file.stamp()
-        for place, found in _read_file(file, config, licences, advance):
+        for place, document in _read_file(file, config, licences, advance):
             read_bytes = report.text_bytes + _TOKEN_BYTES * report.num_tokens
             # Only documents are checked: skipped records do not count towards the limit.
-            if isinstance(found, Document) and config.max_bytes is not None and read_bytes >= config.max_bytes:
+            if isinstance(document, Document) and config.max_bytes is not None and read_bytes >= config.max_bytes:
                 return
-            yield place, found
+            yield place, document
         with reading_faults(file):
             if file.stamp() != stamp:
                 raise UserError(
@@ -424,8 +427,8 @@ def _with_other_id(
 
 
 def _remote_tag(file: InputFile) -> str:
-    about = file.filesystem.info(file.address)
+    info = file.filesystem.info(file.address)
     for name in _REMOTE_TAGS:
-        if about.get(name):
-            return f"{name} {about[name]}"
+        if info.get(name):
+            return f"{name} {info[name]}"
     return file.filesystem.ukey(file.address)

@@ -149,8 +149,8 @@ class ReadReport:
 
 def converted(make: Callable[..., Result], *arguments: Any) -> Result | Problem:
     """Return `make(*arguments)` for one record; a problem if the call raises an exception or takes too long."""
-    found = attempt(make, *arguments)
-    return Problem.of_failure(found) if isinstance(found, Failure) else found
+    document = attempt(make, *arguments)
+    return Problem.of_failure(document) if isinstance(document, Failure) else document
 
 
 Found = Iterator[tuple[Place, Document | Problem]]
@@ -192,7 +192,7 @@ class RecordForm:
 
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
         """Make the error for a file in which no record has the field."""
-        found = ", ".join(sorted(fields)) or "no fields"
+        names = ", ".join(sorted(fields)) or "no fields"
         if chats := {"messages", "conversations", "conversation"}.intersection(fields):
             return UserError(
                 f"Expected {self.content} in field {self.field(config)!r} of {file.address}, found the turns of chats "
@@ -204,7 +204,7 @@ class RecordForm:
             f"prepare {option} FIELD --out PART`) and name PART/documents/*.parquet in its place"
         )
         return UserError(
-            f"Expected {self.content} in field {self.field(config)!r} of {file.address}, found only {found}; "
+            f"Expected {self.content} in field {self.field(config)!r} of {file.address}, found only {names}; "
             f"set corpus.{self.setting}{apart if self.setting == 'text_field' else ''}."
         )
 

@@ -76,13 +76,13 @@ def read_stack_exchange(file: InputFile, advance: Advance) -> Found:
             else:
                 posts.add(post)
         for number, group in groupby(posts.merged(), key=lambda post: post.order[0]):
-            first, *others = group
+            first, *answers = group
             if not first.order[1]:
-                yield Place(file, first.line), converted(_document, site, first, others)
+                yield Place(file, first.line), converted(_document, site, first, answers)
                 continue
-            for answer in (first, *others):
-                what = f"answer {answer.order[3]} to question {number}, which the file does not hold"
-                yield Place(file, answer.line), Problem("num_broken_records", what)
+            for answer in (first, *answers):
+                reason = f"answer {answer.order[3]} to question {number}, which the file does not hold"
+                yield Place(file, answer.line), Problem("num_broken_records", reason)
 
 
 def _posts(file: InputFile, advance: Advance) -> Iterator[tuple[Place, _Post | Problem]]:

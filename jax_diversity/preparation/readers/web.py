@@ -69,11 +69,11 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
         try:
             for record in _records(io.BufferedReader(pieces, _PIECE_BYTES)):
                 number += 1
-                found = record if isinstance(record, Problem) else converted(_document, record, Place(file, number))
+                document = record if isinstance(record, Problem) else converted(_document, record, Place(file, number))
                 num_metadata += isinstance(record, _Record) and _is_wat(record)
-                if found is not None:
+                if document is not None:
                     num_pages += 1
-                    yield Place(file, number), found
+                    yield Place(file, number), document
             for _ in range(content.raw.num_damaged if isinstance(content.raw, GzipMembers) else 0):
                 yield Place(file, None), Problem("num_broken_records", "a damaged member of gzip was left out")
             if pieces.fault is not None:
@@ -81,8 +81,8 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
         except _CUT_OFF as error:
             if not number:
                 raise
-            what = f"the file is cut off or damaged here ({in_one_line(error)})"
-            yield Place(file, number + 1), Problem("num_broken_records", what)
+            reason = f"the file is cut off or damaged here ({in_one_line(error)})"
+            yield Place(file, number + 1), Problem("num_broken_records", reason)
     if num_metadata and not num_pages:
         raise UserError(
             f"Expected pages in {file.address}, found only metadata of pages (a WAT file); name .warc.gz or .wet.gz "
@@ -95,8 +95,8 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
 
 
 def _is_wat(record: _Record) -> bool:
-    about = record.headers
-    return about.get("warc-type") == "metadata" and about.get("content-type", "").startswith("application/json")
+    headers = record.headers
+    return headers.get("warc-type") == "metadata" and headers.get("content-type", "").startswith("application/json")
 
 
 _ENDS = (b"", b"\r", b"\n", b"W")
@@ -311,8 +311,8 @@ def _joined(body: bytes) -> bytes:
 
 def declared_encoding(page: bytes) -> str | None:
     """Return the label that a page gives for its encoding, in its first bytes or its XML declaration."""
-    found = _CHARSET.search(page[:_DECLARED_IN].decode("ascii", "replace"))
-    return found[1] if found else None
+    match = _CHARSET.search(page[:_DECLARED_IN].decode("ascii", "replace"))
+    return match[1] if match else None
 
 
 def title_of(text: str) -> str | None:

@@ -121,8 +121,8 @@ def service_keys() -> dict[str, Find]:
     """Return the searches for keys and tokens, by service, and for passwords in addresses."""
     checks = {"bearer": _is_random}
     # Letters of another script may touch a key, so `\w` means ASCII.
-    found = {name: by_pattern(re.compile(pattern, re.ASCII), checks.get(name)) for name, (_, pattern) in _FORMS.items()}
-    return found | {"discord": holding(_DISCORD.search, found["discord"])}
+    finds = {name: by_pattern(re.compile(pattern, re.ASCII), checks.get(name)) for name, (_, pattern) in _FORMS.items()}
+    return finds | {"discord": holding(_DISCORD.search, finds["discord"])}
 
 
 def marked_services(text: str) -> list[str]:
@@ -179,7 +179,7 @@ def _is_random(match: re.Match) -> bool:
         return bits >= (3.0 if re.fullmatch("[0-9a-fA-F]+", value) else 3.5) and _changes(joined) >= len(joined) / 5
     if match.lastgroup == "bare" and _changes(joined) < len(joined) / 3:
         return False
-    classes = sum(bool(re.search(each, value)) for each in ("[a-z]", "[A-Z]", r"\d", r"[^\w\s]"))
+    classes = sum(bool(re.search(pattern, value)) for pattern in ("[a-z]", "[A-Z]", r"\d", r"[^\w\s]"))
     return classes >= 3 and bits >= 2.75
 
 
@@ -190,5 +190,8 @@ def _bits(value: str) -> float:
 
 def _changes(value: str) -> int:
     """Count the neighbouring characters of different classes: capital letters, small letters, digits, marks."""
-    classes = ["A" if each.isupper() else "a" if each.islower() else "0" if each.isdigit() else each for each in value]
+    classes = [
+        "A" if character.isupper() else "a" if character.islower() else "0" if character.isdigit() else character
+        for character in value
+    ]
     return sum(one != other for one, other in pairwise(classes))

@@ -88,10 +88,10 @@ class Addresses(Step):
             beginnings = _beginnings(host, path, self._most_folders)
             listed = _holds(self._domains, domains) or _holds(self._beginnings, beginnings)
             yield at_most("blocked", int(listed), 0)
-        found = _WORD.findall(url.lower())
-        strong = len(_STRONG.intersection(found)) or bool(_STRONG_PART.search(host))
+        words = _WORD.findall(url.lower())
+        strong = len(_STRONG.intersection(words)) or bool(_STRONG_PART.search(host))
         yield at_most("strong_words", int(strong), 0)
-        yield at_most("weak_words", len(_WEAK.intersection(found)), _MAX_WEAK_WORDS)
+        yield at_most("weak_words", len(_WEAK.intersection(words)), _MAX_WEAK_WORDS)
 
 
 def _split(url: str) -> tuple[str, str]:
@@ -121,7 +121,7 @@ def _holds(listed: UInt64[np.ndarray, " entry"], names: Sequence[str]) -> bool:
     """Return whether a sorted array has the hash of one of the names."""
     hashes = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
     places = np.searchsorted(listed, hashes)
-    return any(place < len(listed) and listed[place] == each for place, each in zip(places, hashes, strict=True))
+    return any(place < len(listed) and listed[place] == value for place, value in zip(places, hashes, strict=True))
 
 
 @cache

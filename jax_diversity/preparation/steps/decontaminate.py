@@ -177,8 +177,8 @@ def _pieces(text: str, inside: Bool[np.ndarray, " word"]) -> list[str]:
 
 def _state(file: InputFile) -> tuple[int, int]:
     """Return a file's time of change and its size. They change whenever the file is written."""
-    about = os.stat(file.address)
-    return about.st_mtime_ns, about.st_size
+    status = os.stat(file.address)
+    return status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=4)
@@ -190,8 +190,8 @@ def _examples(
     has_own_names = len({file.name for file in read}) == len(read)
     names, texts = [], []
     for file in read:
-        known = [(line, _words(text)) for line, text in _read(file, fields)]
-        longest = max((len(words) for _, words in known), default=0)
+        examples = [(line, _words(text)) for line, text in _read(file, fields)]
+        longest = max((len(words) for _, words in examples), default=0)
         if not longest:
             raise UserError(f"Expected evaluation examples in {file.address}, found none; the file is empty.")
         if longest < min(shortest, run):
@@ -199,8 +199,8 @@ def _examples(
                 f"Expected an example of at least {shortest} words in {file.address}, found none of more than "
                 f"{longest}; leave the file out, or lower the option 'shortest'."
             )
-        names += [f"{file.name if has_own_names else file.address}:{line}" for line, _ in known]
-        texts += [words for _, words in known]
+        names += [f"{file.name if has_own_names else file.address}:{line}" for line, _ in examples]
+        texts += [words for _, words in examples]
     return _Examples(names, texts, run, shortest)
 
 

@@ -32,8 +32,8 @@ class FastText:
         """The most probable languages in descending order; empty if no part of the text is in the model."""
         # The library reads up to the first newline. Lone surrogates cannot be encoded as UTF-8: they are replaced.
         line = " ".join(text.split()).encode(errors="replace").decode()
-        found = self._model.predict(f"{line}\n", number, 0.0, "strict")
-        return [(label.removeprefix(_LABEL), min(float(share), 1.0)) for share, label in found]
+        predictions = self._model.predict(f"{line}\n", number, 0.0, "strict")
+        return [(label.removeprefix(_LABEL), min(float(share), 1.0)) for share, label in predictions]
 
 
 @cache
@@ -54,17 +54,17 @@ def labels(path: Path) -> list[str]:
     """
     try:
         with path.open("rb") as file:
-            found = _read_labels(file)
+            labels = _read_labels(file)
             size = path.stat().st_size
             if file.tell() == size:
-                return found
-            what = f"{size} bytes instead of {file.tell()}"
+                return labels
+            reason = f"{size} bytes instead of {file.tell()}"
     except OSError as error:
-        what = error.strerror or str(error)
+        reason = error.strerror or str(error)
     except (struct.error, ValueError) as error:
-        what = str(error) if isinstance(error, ValueError) else "a truncated file"
+        reason = str(error) if isinstance(error, ValueError) else "a truncated file"
     raise UserError(
-        f"Expected a supervised model of fastText, such as lid.176.bin, at {path}, found {what}; check the path."
+        f"Expected a supervised model of fastText, such as lid.176.bin, at {path}, found {reason}; check the path."
     )
 
 
@@ -80,20 +80,20 @@ def _read_labels(file: IO[bytes]) -> list[str]:
     if arguments[7] != _SUPERVISED:
         raise ValueError("a model that contains only word vectors")
     size, _, num_labels, _, num_kept = _numbers(file, "3i2q")
-    found = []
+    labels = []
     for _ in range(size):
         word = _word(file)
         _, kind = _numbers(file, "qb")
         if kind == 1:
-            found.append(word.removeprefix(_LABEL))
-    if len(found) != num_labels or not found:
-        raise ValueError(f"{len(found)} labels")
+            labels.append(word.removeprefix(_LABEL))
+    if len(labels) != num_labels or not labels:
+        raise ValueError(f"{len(labels)} labels")
     file.seek(8 * max(num_kept, 0), 1)
     (is_quantised,) = _numbers(file, "?")
     _skip_matrix(file, is_quantised)
     (output_is_quantised,) = _numbers(file, "?")
     _skip_matrix(file, is_quantised and output_is_quantised)
-    return found
+    return labels
 
 
 def _word(file: IO[bytes]) -> str:

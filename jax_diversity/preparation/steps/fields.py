@@ -50,8 +50,8 @@ class Fields(Step):
             UserError: no document has it.
         """
         removed, unjudged = total["removed"], total["unjudged"]
-        others = sum(removed.values()) - sum(removed.get(rule.text, 0) for rule, _ in self._rules)
-        number = total["documents_in"] - unjudged.get(OUT_OF_SCOPE, 0) - others
+        num_others = sum(removed.values()) - sum(removed.get(rule.text, 0) for rule, _ in self._rules)
+        number = total["documents_in"] - unjudged.get(OUT_OF_SCOPE, 0) - num_others
         for rule, _ in self._rules:  # each rule is evaluated for the documents that the rules before it have kept
             if number > 0 and unjudged.get(rule.text, 0) == number:
                 raise UserError(

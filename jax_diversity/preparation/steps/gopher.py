@@ -61,8 +61,8 @@ class Gopher(LanguageStep):
         yield at_least("least_words", len(proper), limits["least_words"])
         yield at_most("most_words", len(proper), limits["most_words"])
         language = candidate.main_language if self.by_language else ""
-        known = _STOP_WORDS if language in ("", "en") else stop_words(language)
-        if self.by_language and (known is None or candidate.is_unspaced):
+        words_of_language = _STOP_WORDS if language in ("", "en") else stop_words(language)
+        if self.by_language and (words_of_language is None or candidate.is_unspaced):
             yield unknown("least_mean_length")
             yield unknown("most_mean_length")
         else:
@@ -82,10 +82,14 @@ class Gopher(LanguageStep):
         words = every if self.marks_are_words else split_spaced(text)
         num_alphabetic = sum(word.isalpha() or any(map(str.isalpha, word)) for word in words)
         yield at_least("least_alphabetic_words", num_alphabetic / max(len(words), 1), limits["least_alphabetic_words"])
-        if known is None:
+        if words_of_language is None:
             yield unknown("least_stop_words")
         else:
             # In a script without spaces, a stop word may have several characters.
             is_part = self.by_language and candidate.is_unspaced
-            num_found = sum(word in text for word in known) if is_part else len(known.intersection(every))
+            num_found = (
+                sum(word in text for word in words_of_language)
+                if is_part
+                else len(words_of_language.intersection(every))
+            )
             yield at_least("least_stop_words", num_found, limits["least_stop_words"])

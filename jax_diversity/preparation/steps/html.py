@@ -113,9 +113,9 @@ def page_metadata(page: str) -> dict[str, str]:
     """Return the title, author, date (year-month-day) and site of a page, as far as its markup has them."""
     from trafilatura import extract_metadata
 
-    found = extract_metadata(page)
+    metadata = extract_metadata(page)
     names = {"title": "title", "author": "author", "date": "date", "site": "sitename"}
-    values = {name: getattr(found, attribute, None) for name, attribute in names.items()}
+    values = {name: getattr(metadata, attribute, None) for name, attribute in names.items()}
     return {f"page_{name}": str(value) for name, value in values.items() if value}
 
 
@@ -163,7 +163,7 @@ def _trafilatura(favor_precision: bool, deduplicate: bool) -> Callable[[str], st
 _JOINERS = "\u061c\u180e\u200c\u200d\u200e\u200f\u2060" + "".join(map(chr, range(0xE0020, 0xE0080)))
 _COMMON_JOINERS = "\u061c\u180e\u200b\u200c\u200d\u200e\u200f\u2060\U000e007f"
 _SIGNS_OF_JOINERS = ("&zw", "&ZeroW", "&lrm", "&rlm", "&#820", "&#x200", "&#X200")
-_MARKS_OF_JOINERS = {ord(each): 0x10640 + place for place, each in enumerate(_JOINERS + "\u200b")}
+_MARKS_OF_JOINERS = {ord(joiner): 0x10640 + place for place, joiner in enumerate(_JOINERS + "\u200b")}
 _JOINERS_OF_MARKS = {mark: joiner for joiner, mark in _MARKS_OF_JOINERS.items()}
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _WITHOUT_WIDTH = re.compile(

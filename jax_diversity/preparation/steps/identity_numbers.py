@@ -51,7 +51,7 @@ def cards() -> Find:
     def find(text: str) -> Iterator[Span]:
         for run in _GROUPS.finditer(text):
             # There may be other numbers before and after a card number. A row of many groups is not a card.
-            groups = [each.span() for each in re.finditer(r"\d+", run[0])]
+            groups = [match.span() for match in re.finditer(r"\d+", run[0])]
             first = 0 if len(groups) <= _MOST_GROUPS else len(groups)
             while first < len(groups):
                 last = next((last for last in range(len(groups), first, -1) if _is_card(run[0], groups[first:last])), 0)
@@ -82,7 +82,10 @@ def ibans() -> Find:
                     break
             following = text[end : end + 1]
             is_whole = len(characters) == length and not (following.isascii() and following.isalnum())
-            if is_whole and int("".join(str(int(each, 36)) for each in characters[4:] + characters[:4])) % 97 == 1:
+            if (
+                is_whole
+                and int("".join(str(int(character, 36)) for character in characters[4:] + characters[:4])) % 97 == 1
+            ):
                 yield match.start(), end
                 free = end
 
@@ -153,8 +156,8 @@ def _either(*finds: Find) -> Find:
 
     def find(text: str) -> Iterable[Span]:
         spans: list[Span] = []
-        for each in finds:
-            spans += [span for span in each(text) if all(span[1] <= start or stop <= span[0] for start, stop in spans)]
+        for find in finds:
+            spans += [span for span in find(text) if all(span[1] <= start or stop <= span[0] for start, stop in spans)]
         return sorted(spans)
 
     return find

@@ -85,10 +85,10 @@ def kenlm_model(model: str, pieces: str) -> KenlmModel:
 
 
 def _loaded(option: str, path: str, what: str, load: Any) -> Any:
-    found = Path(path).expanduser()
-    if not found.is_file():
+    file = Path(path).expanduser()
+    if not file.is_file():
         raise UserError(f"Expected the option {option!r} to name {what}, found no file at {path}.")
     try:
-        return load(str(found))
+        return load(str(file))
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"Expected {what} at {path}, found: {in_one_line(error)}.") from None

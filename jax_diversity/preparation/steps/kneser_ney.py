@@ -51,10 +51,10 @@ class _Table:
             at = places[waiting]
             inside = at < len(self.hashes)
             waiting, at = waiting[inside], at[inside]
-            there, wanted = self.hashes[at], hashes[waiting]
-            equal = there == wanted
+            there, wanted_hashes = self.hashes[at], hashes[waiting]
+            equal = there == wanted_hashes
             found[waiting[equal]] = at[equal]
-            waiting = waiting[there < wanted]
+            waiting = waiting[there < wanted_hashes]
             places[waiting] += 1
         return found
 
@@ -81,12 +81,12 @@ class NgramModel:
             contexts = ngrams[:-1]
             places = np.flatnonzero(contexts >= 0)
             contexts = contexts[places]
-            found = table.find(_hashed(contexts, tokens[places + 1], len(self.log_unigram)))
-            known = found >= 0
-            result[places[known]] = table.log_probability[found[known]]
-            result[places[~known]] += back_off[contexts[~known]]
+            entries = table.find(_hashed(contexts, tokens[places + 1], len(self.log_unigram)))
+            is_known = entries >= 0
+            result[places[is_known]] = table.log_probability[entries[is_known]]
+            result[places[~is_known]] += back_off[contexts[~is_known]]
             ngrams = np.full(len(tokens), -1, np.int64)
-            ngrams[places + 1] = found
+            ngrams[places + 1] = entries
             back_off = table.log_back_off
         return result
 
@@ -182,7 +182,7 @@ def _count(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int)
     before = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     every = np.arange(num_tokens)
     counts = np.bincount(tokens, minlength=num_tokens)
-    found = [_Ngrams(_hashed(every, every, 1), np.zeros(num_tokens, np.int64), every, every == BEGIN, counts)]
+    orders = [_Ngrams(_hashed(every, every, 1), np.zeros(num_tokens, np.int64), every, every == BEGIN, counts)]
     shorter = tokens  # the n-gram of the previous order that ends at each place
     for n in range(2, order + 1):
         places = np.flatnonzero(before >= n - 1)
@@ -193,10 +193,10 @@ def _count(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int)
             return_counts=True,
         )
         first = places[first]
-        found.append(_Ngrams(hashes, shorter[first - 1], shorter[first], before[first] == n - 1, counts))
+        orders.append(_Ngrams(hashes, shorter[first - 1], shorter[first], before[first] == n - 1, counts))
         shorter = np.full(len(tokens), -1, np.int64)
         shorter[places] = ngrams
-    return found
+    return orders
 
 
 def _discounted(

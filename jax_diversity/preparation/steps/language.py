@@ -49,11 +49,11 @@ class Language(Step):
 
     def __post_init__(self) -> None:
         by = _by_fasttext(self.model, len(self.languages)) if self.model else _by_langid(bool(self.languages))
-        self._ranked, known = by
+        self._ranked, supported = by
         for name in self.languages:
-            if name not in known:
-                near = did_you_mean(name, known)
-                raise UserError(f"Expected languages among {', '.join(known)}, found {name!r}{near}")
+            if name not in supported:
+                near = did_you_mean(name, supported)
+                raise UserError(f"Expected languages among {', '.join(supported)}, found {name!r}{near}")
 
     def identity(self) -> str:
         """Return the hash of the model's file, or the version of py3langid, which contains its model."""
@@ -61,17 +61,17 @@ class Language(Step):
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Detect the language."""
-        text, least, wanted = candidate.text, self.probability, self.languages
+        text, least, languages = candidate.text, self.probability, self.languages
         is_short = len(text) <= _MOST_CHARACTERS and len(candidate.proper_words) < _LEAST_WORDS
-        found = [] if is_short else self._ranked(text[:_CHARACTERS])
-        best = next(((name, share) for name, share in found if not wanted or name in wanted), (None, 0.0))
+        ranked = [] if is_short else self._ranked(text[:_CHARACTERS])
+        best = next(((name, share) for name, share in ranked if not languages or name in languages), (None, 0.0))
         # With a threshold below .5, the most probable of the wanted languages may be the second of all languages.
-        name, share = best if found and best[1] >= least else found[0] if found else (None, 0.0)
+        name, share = best if ranked and best[1] >= least else ranked[0] if ranked else (None, 0.0)
         share = round(float(share), 4)
         candidate.scores |= {"detected_language": name or UNKNOWN, "language_probability": share}
         candidate.language = candidate.language or name
         yield at_least("probability", share, least)
-        if wanted:
+        if languages:
             yield at_least("languages", round(float(best[1]), 4), least)
 
 

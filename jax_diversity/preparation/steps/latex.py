@@ -137,8 +137,8 @@ def _body(text: str, abstract: bool, candidate: Candidate) -> str:
 
 def _abstract(front: str) -> str:
     begin, end = r"\begin{abstract}", r"\end{abstract}"
-    found, _, _ = front.partition(begin)[2].partition(end)
-    return f"{begin}{found}{end}\n\n" if found else ""
+    title, _, _ = front.partition(begin)[2].partition(end)
+    return f"{begin}{title}{end}\n\n" if title else ""
 
 
 def _without_bibliography(text: str) -> str:

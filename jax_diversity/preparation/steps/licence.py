@@ -42,15 +42,15 @@ class Licence(Step):
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Find the licence, then compare it."""
         metadata = candidate.document.metadata
-        found = _expression(next((metadata[name] for name in _FIELDS if metadata.get(name)), None))
-        counted = found or "unknown"
+        expression = _expression(next((metadata[name] for name in _FIELDS if metadata.get(name)), None))
+        counted = expression or "unknown"
         candidate.found[counted if len(counted) <= _LONGEST_COUNTED else "another expression"] += 1
-        if found is None:
+        if expression is None:
             yield at_least("known", int(self.unknown), 1)
             return
-        if found != metadata.get("licence"):
-            candidate.scores["licence"] = found
-        yield at_least("permitted", int(is_permitted(found, self._permitted)), 1)
+        if expression != metadata.get("licence"):
+            candidate.scores["licence"] = expression
+        yield at_least("permitted", int(is_permitted(expression, self._permitted)), 1)
 
 
 def _expression(stated: object) -> str | None:

@@ -86,9 +86,9 @@ class _Frame:
         if mark == "{":
             end = self.closing.get(self.position)
             if end is not None:
-                found = slice(self.position + 1, end)
+                argument = slice(self.position + 1, end)
                 self.position = end + 1
-                return found
+                return argument
         elif mark == "\\" and (match := _COMMAND.match(self.text, self.position)):
             self.position = match.end()
             return slice(match.start(), match.end())
@@ -200,8 +200,8 @@ class _Expansion:
         if not macro.num_parameters and frame.text.startswith("{}", frame.position):
             frame.position += 2
         arguments += [frame.text[place] for place in places]
-        arguments = [self.of(each, level + 1) if "\\" in each else each for each in arguments]
-        uses = [macro.body.count(f"#{which}") for which in range(1, len(arguments) + 1)]
+        arguments = [self.of(argument, level + 1) if "\\" in argument else argument for argument in arguments]
+        uses = [macro.body.count(f"#{number}") for number in range(1, len(arguments) + 1)]
         self._left -= len(macro.body) + sum(map(operator.mul, uses, map(len, arguments))) + 1
         if self._left < 0:
             frame.position = start
@@ -217,7 +217,7 @@ class _Expansion:
         if named is None:
             return False
         name = named[1] or named[2]
-        known = self._macros.pop(name, None)
+        macro = self._macros.pop(name, None)
         if match is None:
             return False
         frame.position = match.end()
@@ -236,8 +236,8 @@ class _Expansion:
         if by == "DeclareMathOperator":
             star = "*" if frame.text.startswith("*", start) else ""
             body = f"\\operatorname{star}{{{body}}}"
-        if by == "providecommand" and known is not None:
-            self._macros[name] = known
+        if by == "providecommand" and macro is not None:
+            self._macros[name] = macro
             return True
         body = _XSPACE.sub("", body)
         commands = frozenset(_COMMAND.findall(body))
@@ -269,11 +269,11 @@ def _filled(body: str, arguments: list[str]) -> str:
     last = 0
     for match in _PARAMETER.finditer(body):
         _append(parts, body[last : match.start()])
-        which = match[1]
-        if which == "#":
+        name = match[1]
+        if name == "#":
             _append(parts, "#")
-        elif 0 < int(which) <= len(arguments):
-            _append(parts, arguments[int(which) - 1])
+        elif 0 < int(name) <= len(arguments):
+            _append(parts, arguments[int(name) - 1])
         last = match.end()
     _append(parts, body[last:])
     return "".join(parts)

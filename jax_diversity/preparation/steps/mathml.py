@@ -45,9 +45,9 @@ def formula_text(tag: str, content: str) -> str:
         >>> formula_text("<math>", "<msup><mi>x</mi><mn>2</mn></msup><mo>=</mo><mfrac><mn>1</mn><mn>4</mn></mfrac>")
         'x^2=1/4'
     """
-    found = _ALTTEXT.search(tag)
-    if found:
-        return marked_tex(unescaped(found[1] or found[2] or ""))
+    match = _ALTTEXT.search(tag)
+    if match:
+        return marked_tex(unescaped(match[1] or match[2] or ""))
     reader = _Reader()
     reader.feed(content)
     reader.close()

@@ -124,8 +124,8 @@ class Minhash(SignedGroups):
         pairs = [np.empty((2, 0), np.int64)]
         least = np.ascontiguousarray(signatures).view(np.uint32 if self.similarity else np.uint64)
         for index in range(self.bands):
-            own = slice(index * self.rows, (index + 1) * self.rows)
-            band = self._band(least[:, own]) if self.similarity else least[:, index]
+            rows_of_band = slice(index * self.rows, (index + 1) * self.rows)
+            band = self._band(least[:, rows_of_band]) if self.similarity else least[:, index]
             order = np.argsort(band, kind="stable")
             band = band[order]
             for distance in range(1, min(_NEIGHBOURS if self.similarity else 1, number - 1) + 1):

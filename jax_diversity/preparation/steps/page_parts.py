@@ -113,8 +113,10 @@ def text_rules(text: str, linked: float) -> Iterator[Measured]:
     """
     yield at_most("navigation", linked, _MOST_LINKED)
     if "javascript" in text.lower() and len(text.split()) <= _ASKING_WORDS:
-        others = [each for each in split_sentences(text) if "javascript" not in each.lower()]
-        yield at_least("needs_javascript", sum(len(split_words(each)) for each in others), _LEAST_OTHER_WORDS)
+        other_sentences = [sentence for sentence in split_sentences(text) if "javascript" not in sentence.lower()]
+        yield at_least(
+            "needs_javascript", sum(len(split_words(sentence)) for sentence in other_sentences), _LEAST_OTHER_WORDS
+        )
 
 
 def _run(is_link: list[bool], lines: list[str]) -> int:
@@ -155,8 +157,10 @@ def _tex_script(_: str, tex: str) -> str:
 
 
 def _image(match: re.Match) -> str:
-    found = _ALT.search(match[0]) if _TEX_CLASS.search(match[0]) else None
-    return escape(marked_tex(unescaped(found[1] or found[2] or "")), quote=False) if found else match[0]
+    alternative = _ALT.search(match[0]) if _TEX_CLASS.search(match[0]) else None
+    return (
+        escape(marked_tex(unescaped(alternative[1] or alternative[2] or "")), quote=False) if alternative else match[0]
+    )
 
 
 def _plain_list(_: str, content: str) -> str | None:

@@ -77,10 +77,10 @@ class Perplexity(LearningStep, Survey):
                 f"Expected the option 'thirds' to list some of {', '.join(_THIRDS)}, found {', '.join(self.thirds)}."
             )
         if bool(self.reference) == bool(self.model) or (self.pieces and not self.model):
-            found = f"{quoted(list(self.reference))}, {quoted(self.model)} and {quoted(self.pieces)}"
+            values = f"{quoted(list(self.reference))}, {quoted(self.model)} and {quoted(self.pieces)}"
             raise UserError(
                 "Expected the step perplexity to have the option 'reference', or 'model' with 'pieces', found "
-                f"reference, model and pieces {found}."
+                f"reference, model and pieces {values}."
             )
         if self.model:
             self._kenlm = kenlm_model(self.model, self.pieces)
@@ -140,8 +140,8 @@ class Perplexity(LearningStep, Survey):
             if self.least <= value <= self.most:
                 by_language.setdefault(notes.languages[document] or "", []).append(value)
         bounds = {
-            language: [found[-(-len(found) * share // 3) - 1] for share in (1, 2)]
-            for language, found in ((language, sorted(found)) for language, found in by_language.items())
+            language: [losses[-(-len(losses) * share // 3) - 1] for share in (1, 2)]
+            for language, losses in ((language, sorted(losses)) for language, losses in by_language.items())
         }
         write_json(folder / "bounds.json", bounds)
 
@@ -189,11 +189,11 @@ class _Numbers(dict[str, int]):
 
 def _learn(folder: Path, name: str, texts: Sequence[Int64[np.ndarray, "_"]], numbers: _Numbers) -> None:
     """Train and write a model; symbols that occur once become the unknown symbol."""
-    known = np.bincount(np.concatenate(texts), minlength=len(numbers)) > 1
-    tokens = np.where(known, _UNKNOWN + np.cumsum(known), _UNKNOWN)
+    is_frequent = np.bincount(np.concatenate(texts), minlength=len(numbers)) > 1
+    tokens = np.where(is_frequent, _UNKNOWN + np.cumsum(is_frequent), _UNKNOWN)
     framed = [np.concatenate([[BEGIN], tokens[text], [END]]) for text in texts]
-    train(framed, _UNKNOWN + 1 + int(known.sum()), _ORDER).save(folder, name)
-    write_json(folder / f"{name}.json", [symbol for symbol, number in numbers.items() if known[number]])
+    train(framed, _UNKNOWN + 1 + int(is_frequent.sum()), _ORDER).save(folder, name)
+    write_json(folder / f"{name}.json", [symbol for symbol, number in numbers.items() if is_frequent[number]])
 
 
 class _LanguageModel:

@@ -174,7 +174,7 @@ class PersonalData(Step):
 
     def _finds_for(self, language: str) -> _Finds:
         """Return the searches for a document in a language. They are made once for the same regions."""
-        regions = tuple(each for each in self.regions if each != _LANGUAGE)
+        regions = tuple(region for region in self.regions if region != _LANGUAGE)
         if _LANGUAGE in self.regions:
             regions = tuple(dict.fromkeys((*regions, *regions_of(language))))
         if regions not in self._by_regions:
@@ -202,9 +202,9 @@ def _replaced(candidate: Candidate, value: Any, finds: _Finds) -> Any:
             if number:
                 candidate.found[kind] += number
     elif isinstance(value, list | tuple):
-        return [_replaced(candidate, each, finds) for each in value]
+        return [_replaced(candidate, entry, finds) for entry in value]
     elif isinstance(value, dict):
-        return {name: _replaced(candidate, each, finds) for name, each in value.items()}
+        return {name: _replaced(candidate, entry, finds) for name, entry in value.items()}
     return value
 
 
@@ -230,20 +230,20 @@ def masked_versions(*texts: str) -> list[str]:
         >>> masked_versions("PESEL\n44051401359", "44051401359")
         ['PESEL\n<national_id>', '<national_id>']
     """
-    found: dict[str, str] = {}
+    replacements: dict[str, str] = {}
     versions = []
     for text in texts:
         for _, find, placeholder in _masking().of(text):
 
             def replace(characters: str, placeholder: str = placeholder) -> str:
                 parts = (*characters.splitlines(), *characters.split(), *_WORDS.findall(characters))
-                found.update(dict.fromkeys(parts, placeholder))
+                replacements.update(dict.fromkeys(parts, placeholder))
                 return placeholder + "".join(_LINE_BREAKS.findall(characters))
 
             text, _ = replaced(text, find, replace)
         versions.append(text)
-    for part in sorted((part for part in found if len(part) >= _SHORTEST_PART), key=len, reverse=True):
-        versions = [text.replace(part, found[part]) for text in versions]
+    for part in sorted((part for part in replacements if len(part) >= _SHORTEST_PART), key=len, reverse=True):
+        versions = [text.replace(part, replacements[part]) for text in versions]
     return versions
 
 
@@ -258,11 +258,11 @@ def _finds(
     placeholders: Mapping[str, str], regions: Sequence[str], countries: Sequence[str], private_addresses: bool
 ) -> _Finds:
     """The kinds in the order of replacement: a kind comes before kinds that would match parts of it."""
-    known = national_numbers()
+    numbers = national_numbers()
     for country in countries:
-        if country not in known:
-            near = did_you_mean(country, known)
-            raise UserError(f"Expected countries among {' '.join(known)}, found {country!r}{near}")
+        if country not in numbers:
+            near = did_you_mean(country, numbers)
+            raise UserError(f"Expected countries among {' '.join(numbers)}, found {country!r}{near}")
     finds: list[tuple[str, Find, str]] = []
 
     def add(kind: str, found: Mapping[str, Find]) -> None:
@@ -277,7 +277,7 @@ def _finds(
     add("email", {"email": _spelt_emails})
     add("iban", {"iban": across_lines(ibans())})
     add("card", {"card": across_lines(cards())})
-    add("national_id", {f"national_id_{country.lower()}": across_lines(known[country]) for country in countries})
+    add("national_id", {f"national_id_{country.lower()}": across_lines(numbers[country]) for country in countries})
     if placeholders["phone"]:
         add("phone", {"phone": telephone_numbers(regions)})
     is_address = partial(_is_address, private_addresses=private_addresses)
@@ -321,18 +321,18 @@ def _spelt_emails(text: str) -> Iterator[Span]:
 
 
 def _is_address(match: re.Match, private_addresses: bool) -> bool:
-    found = match[0]
-    if ":" in found:
+    text = match[0]
+    if ":" in text:
         # `a::b` is a valid address, but in code it is a name.
-        groups = re.findall("[0-9a-f]+", found.lower())
-        if (len(groups) < 3 and not re.match("[23][0-9a-f]{3}:", found)) or not re.search(r"\d", found):
+        groups = re.findall("[0-9a-f]+", text.lower())
+        if (len(groups) < 3 and not re.match("[23][0-9a-f]{3}:", text)) or not re.search(r"\d", text):
             return False
-        if "::" not in found and all(len(group) == 2 for group in groups):  # the address of a network card
+        if "::" not in text and all(len(group) == 2 for group in groups):  # the address of a network card
             return False
     elif _is_version(match):
         return False
     try:
-        address = ipaddress.ip_address(found)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return False
     return private_addresses or (address.is_global and not address.is_multicast)

@@ -202,4 +202,4 @@ class LanguageStep(Step):
 
 @cache
 def _defaults(step: type[LanguageStep]) -> Mapping[str, float]:
-    return next(each.default_factory() for each in fields(step) if each.name == "thresholds")  # type: ignore[misc]
+    return next(field.default_factory() for field in fields(step) if field.name == "thresholds")  # type: ignore[misc]

@@ -97,42 +97,43 @@ class Quality(LearningStep):
             copy_file(Path(self.model).expanduser(), folder / MODEL)
             return
         texts = {"good": _distinct("good", self.good), "bad": _distinct("bad", self.bad)}
-        both = texts["good"].keys() & texts["bad"].keys()
-        for name, own in texts.items():
-            if len(own.keys() - both) < _FEWEST:
-                also = f", and {len(both)} that are both good and bad" if both else ""
+        in_both = texts["good"].keys() & texts["bad"].keys()
+        for name, texts_of_class in texts.items():
+            if len(texts_of_class.keys() - in_both) < _FEWEST:
+                also = f", and {len(in_both)} that are both good and bad" if in_both else ""
                 raise UserError(
                     f"Expected at least {_FEWEST} different texts in the files of the option {name!r}, found "
-                    f"{len(own.keys() - both)}{also}; a good classifier needs some thousands of each kind."
+                    f"{len(texts_of_class.keys() - in_both)}{also}; a good classifier needs some thousands of "
+                    "each kind."
                 )
         features, is_good, held_out, half = [], [], [], []
-        for name, own in texts.items():
+        for name, texts_of_class in texts.items():
             # In the order of the hashes, one of five texts is held out.
-            for number, key in enumerate(sorted(own.keys() - both)):
-                file, text = own[key]
+            for number, key in enumerate(sorted(texts_of_class.keys() - in_both)):
+                file, text = texts_of_class[key]
                 half.append(file % 2)
                 features.append(_features(split_words(text)))
                 is_good.append(name == "good")
                 held_out.append(number % 5 == 0)
         matrix, used = _matrix(features)
         classifier, accuracy = _train(matrix, used, np.array(is_good), np.array(held_out))
-        about = {
-            "good": len(texts["good"]) - len(both),
-            "bad": len(texts["bad"]) - len(both),
-            "both": len(both),
+        counts = {
+            "good": len(texts["good"]) - len(in_both),
+            "bad": len(texts["bad"]) - len(in_both),
+            "both": len(in_both),
             "held_out": int(np.sum(held_out)),
             "accuracy": round(accuracy, 4),
         }
         if (auc := _auc_on_other_files(matrix, np.array(is_good), np.array(half))) is not None:
-            about["auc_on_other_files"] = round(auc, 4)
+            counts["auc_on_other_files"] = round(auc, 4)
         if accuracy < 0.6:
             raise UserError(
                 f"Expected good and bad texts that can be told apart, found {accuracy:.0%} of the held-out texts "
-                f"classified correctly, half of them by chance ({about['good']} good, {about['bad']} bad); give more "
+                f"classified correctly, half of them by chance ({counts['good']} good, {counts['bad']} bad); give more "
                 "texts, or others."
             )
         classifier.save(folder / MODEL)
-        write_json(folder / _ABOUT, about)
+        write_json(folder / _ABOUT, counts)
 
     def load_learned(self, folder: Path) -> None:
         """Read the classifier."""
@@ -184,12 +185,12 @@ def _auc_on_other_files(matrix: Any, is_good: Any, half: Any) -> float | None:
 
     if len({*zip(is_good.tolist(), half.tolist(), strict=True)}) < 4:
         return None
-    found = []
+    scores = []
     for tested in (0, 1):
         learned = half != tested
         fitted = LogisticRegression(C=10, class_weight="balanced", max_iter=1000).fit(matrix[learned], is_good[learned])
-        found.append(roc_auc_score(is_good[~learned], fitted.decision_function(matrix[~learned])))
-    return float(np.mean(found))
+        scores.append(roc_auc_score(is_good[~learned], fitted.decision_function(matrix[~learned])))
+    return float(np.mean(scores))
 
 
 def _train(matrix: Any, used: Bool[np.ndarray, " feature"], is_good: Any, held_out: Any) -> tuple[_Classifier, float]:

@@ -105,15 +105,15 @@ class _Runs(NamedTuple):
 
 def _repeated_runs(words: list[str]) -> Iterator[_Runs]:
     """Yield the repeated runs of n words for n = 2, 3, ... up to the number of words; equal runs have equal names."""
-    known: dict[str, int] = {}
-    codes = np.array([known.setdefault(word, len(known)) for word in words], np.int64)
+    places: dict[str, int] = {}
+    codes = np.array([places.setdefault(word, len(places)) for word in words], np.int64)
     ends = np.cumsum([0, *map(len, words)])
     starts, names = np.arange(len(words)), codes
     for n in range(2, len(words) + 1):
         # If a run of n words is repeated, the run of its first n - 1 words is repeated too: only places of repeated
         # shorter runs are searched. The name of the shorter run and the code of the next word name the longer run.
         inside = np.searchsorted(starts, len(words) - n, side="right")
-        starts, keys = starts[:inside], names[:inside] * len(known) + codes[starts[:inside] + n - 1]
+        starts, keys = starts[:inside], names[:inside] * len(places) + codes[starts[:inside] + n - 1]
         _, first, names, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
         count = int(counts.max(initial=1))
         # If no run is repeated, the first run of the text is used as the most frequent run.

@@ -115,7 +115,7 @@ _FULL_WIDTH = "".join(map(chr, chain((0xFF20, 0xFF0E, 0xFF0B, 0xFF08, 0xFF09, 0x
 _FULL_WIDTH += _FULL_WIDTH[7:].lower()  # @ . + ( ) _ / and letters
 _BEYOND = re.compile("[\U00010000-\U0010ffff]")
 _ESCAPES = tuple(
-    re.compile(each) for each in (r"&[#A-Za-z]", r"%[0-9A-Fa-f]{2}", r"\\[\"'/nrtux]", "<wbr", r"=(?:40|3[dD])")
+    re.compile(pattern) for pattern in (r"&[#A-Za-z]", r"%[0-9A-Fa-f]{2}", r"\\[\"'/nrtux]", "<wbr", r"=(?:40|3[dD])")
 )
 """Patterns that begin with one character, which are searched fast. Few texts have one of them."""
 _HEX = "[0-9a-fA-F]"
@@ -178,9 +178,9 @@ def plain_copy(text: str) -> _Copy:
 @cache
 def _one_to_one() -> tuple[re.Pattern, dict[int, str]]:
     """Return a pattern of special 16-bit characters, and a table: special character -> its ASCII character."""
-    digits = "".join(each for each in map(chr, range(128, 0x20000)) if each.isdecimal())
-    table = {ord(each): str(int(each)) for each in digits}
-    table |= {ord(each): chr(ord(each) - 0xFEE0) for each in _FULL_WIDTH}
+    digits = "".join(character for character in map(chr, range(128, 0x20000)) if character.isdecimal())
+    table = {ord(digit): str(int(digit)) for digit in digits}
+    table |= {ord(letter): chr(ord(letter) - 0xFEE0) for letter in _FULL_WIDTH}
     for characters, plain in ((_SPACES, " "), (_DASHES, "-")):
         table |= dict.fromkeys(map(ord, re.findall(f"[{characters}]", "".join(map(chr, range(0x10000))))), plain)
     # The search for a character class is fast only if all characters of the class have 16 bits.
@@ -193,13 +193,13 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def _plain_edit(match: re.Match) -> tuple[int, int, str] | None:
-    found, start = match[0], match.start()
-    if found == "+":
+    escape, start = match[0], match.start()
+    if escape == "+":
         if "%2B" not in match.string[max(start - _URL_PLUS, 0) : start].upper():
             return None
         new = " "
-    elif found[0] in "&%\\=<":
-        new = _resolved(found)
+    elif escape[0] in "&%\\=<":
+        new = _resolved(escape)
         if new is None:
             return None
     else:
@@ -242,8 +242,8 @@ def across_lines(find: Find) -> Find:
         spans = [*find(text)]
         for start, stop in joined.spans(find):
             is_new = all(stop <= other or other_stop <= start for other, other_stop in spans)
-            found = text[start:stop]
-            if is_new and (found.count("\n") == 1 or ("\n" in found and not _SEPARATED.search(found))):
+            part = text[start:stop]
+            if is_new and (part.count("\n") == 1 or ("\n" in part and not _SEPARATED.search(part))):
                 spans.append((start, stop))
         return sorted(spans)
 

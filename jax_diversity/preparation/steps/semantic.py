@@ -178,9 +178,9 @@ def _clustered(
     kmeans.fit(points[fitted])
     cluster, distance = np.empty(len(points), np.int64), np.empty(len(points), np.float32)
     for start in range(0, len(points), _BLOCK):
-        own = slice(start, start + _BLOCK)
-        cluster[own] = kmeans.predict(points[own])
-        distance[own] = np.linalg.norm(points[own] - kmeans.cluster_centers_[cluster[own]], axis=1)
+        block = slice(start, start + _BLOCK)
+        cluster[block] = kmeans.predict(points[block])
+        distance[block] = np.linalg.norm(points[block] - kmeans.cluster_centers_[cluster[block]], axis=1)
     return cluster, distance
 
 

@@ -55,7 +55,7 @@ def signature_files(names: Sequence[str], form: Mapping[str, Any]) -> list[Path]
     Raises:
         UserError: a name has no signatures of the step, a file is damaged, or the signatures have another form.
     """
-    found = []
+    signatures = []
     for name in names:
         path = Path(name).expanduser()
         files = sorted(path.glob(_STORED.format(step=form["step"]))) if path.is_dir() else [path]
@@ -67,13 +67,13 @@ def signature_files(names: Sequence[str], form: Mapping[str, Any]) -> list[Path]
             )
         fitting = [file for file, other in forms.items() if other == dict(form)]
         if not fitting:
-            others = _in_words(min(forms.values(), key=str))
+            other_words = _in_words(min(forms.values(), key=str))
             raise UserError(
-                f"Expected signatures of {_in_words(form)} in {quoted(name)}, found {others}; use the same options in "
-                "both runs."
+                f"Expected signatures of {_in_words(form)} in {quoted(name)}, found {other_words}; use the same "
+                "options in both runs."
             )
-        found += fitting
-    return found
+        signatures += fitting
+    return signatures
 
 
 def read_signatures(paths: Sequence[Path], num_bytes: int) -> UInt8[np.ndarray, "document byte"]:

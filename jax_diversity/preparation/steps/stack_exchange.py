@@ -70,11 +70,11 @@ class StackExchange(Step):
         score, limits = metadata.get("score", 0), self.thresholds
         yield at_least("least_score", score if isinstance(score, int) else 0, limits["least_score"])
         yield from markup_limits(candidate.text)
-        asked, *rest = _ANSWER.split(candidate.text)
+        question, *rest = _ANSWER.split(candidate.text)
         pairs = zip(rest[::2], rest[1::2], strict=True)
         answers = [body for of, body in pairs if int(of) >= limits["least_answer_score"]]
         yield at_least("least_answers", len(answers), limits["least_answers"])
-        parts = [("Q: ", asked), *(("A: ", body) for body in answers)]
+        parts = [("Q: ", question), *(("A: ", body) for body in answers)]
         # A part may have no text: a question of images alone, an answer that was deleted.
         texts = (before + text for before, html in parts if (text := _text(html)))
         candidate.text = _BULLET.sub(r"\1- ", "\n\n".join(texts))

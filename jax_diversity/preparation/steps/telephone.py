@@ -84,10 +84,10 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
         UserError: the library phonenumbers is missing, or a region is unknown.
     """
     phonenumbers = optional("phonenumbers", "preparation")
-    known = phonenumbers.SUPPORTED_REGIONS
+    supported = phonenumbers.SUPPORTED_REGIONS
     for region in regions:
-        if region not in known:
-            near = did_you_mean(region, known)
+        if region not in supported:
+            near = did_you_mean(region, supported)
             raise UserError(
                 "Expected regions of two capital letters, such as US DE GB, or the word language, found "
                 f"{region!r}{near}"
@@ -101,8 +101,8 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
             return spans
         starts = {start for start, _ in spans}
         labelled = (match for match in _NUMBER.finditer(text) if match.start() not in starts)
-        found = filter(_is_labelled, labelled)
-        return spans + [(match.start() + _is_left_open(match), match.end()) for match in found]
+        matches = filter(_is_labelled, labelled)
+        return spans + [(match.start() + _is_left_open(match), match.end()) for match in matches]
 
     across = across_lines(find_sure)
 
@@ -112,7 +112,9 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
             for match in filter(_is_grouped, _NATIONAL.finditer(text)):
                 number = sum(map(str.isdigit, match[0]))
                 # The library takes long for each region. Numbers of another length cannot be numbers of the region.
-                fitting = [each for each in regions if number in lengths[each] or match[0].startswith(("00", "011"))]
+                fitting = [
+                    region for region in regions if number in lengths[region] or match[0].startswith(("00", "011"))
+                ]
                 spans += next(filter(None, (_matches(match, region, exact) for region in fitting)), [])
         return _apart(spans)
 
@@ -155,7 +157,7 @@ def _longest(match: re.Match) -> list[Span]:
     """The longest beginning of the match that is a valid number; another number may follow it."""
     import phonenumbers
 
-    for end in [each.end() for each in re.finditer(r"\d+", match[0])][::-1]:
+    for end in [run.end() for run in re.finditer(r"\d+", match[0])][::-1]:
         try:
             if phonenumbers.is_valid_number(phonenumbers.parse(match[0][:end])):
                 return [(match.start(), match.start() + end)]
@@ -173,9 +175,9 @@ def _matches(match: re.Match, region: str, leniency: int) -> list[Span]:
     from phonenumbers import PhoneNumberMatcher
 
     return [
-        (match.start() + max(each.start, _is_left_open(match)), match.start() + each.end)
-        for each in PhoneNumberMatcher(match[0], region, leniency, max_tries=10)
-        if each.start <= 1  # not part of a longer number
+        (match.start() + max(number.start, _is_left_open(match)), match.start() + number.end)
+        for number in PhoneNumberMatcher(match[0], region, leniency, max_tries=10)
+        if number.start <= 1  # not part of a longer number
     ]
 
 

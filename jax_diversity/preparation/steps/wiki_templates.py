@@ -185,7 +185,9 @@ def text_of_template(content: str, is_inline: bool) -> str:
         return _FUNCTIONS[name](positional, named)
     if name.startswith(("link-", "internal link helper/")) and name not in _FIRST:
         return _helped_link(positional, named)
-    text = next((each for each in (named.get("text", ""), named.get("quote", "")) if each), "")
+    text = next(
+        (text_of_field for text_of_field in (named.get("text", ""), named.get("quote", "")) if text_of_field), ""
+    )
     if name.startswith("formatnum:"):
         return name.removeprefix("formatnum:").strip()
     if not positional:
@@ -335,8 +337,8 @@ def _ship_class(parts: Sequence[str], _: Mapping[str, str]) -> str:
 
 
 def _nihongo(parts: Sequence[str], named: Mapping[str, str]) -> str:
-    name, *others = parts or [""]
-    within = ", ".join(filter(None, [*others, named.get("extra", "")]))
+    name, *other_parts = parts or [""]
+    within = ", ".join(filter(None, [*other_parts, named.get("extra", "")]))
     return f"{name} ({within})" if name and within else name or within
 
 
@@ -359,8 +361,8 @@ def _helped_link(parts: Sequence[str], named: Mapping[str, str]) -> str:
 
 def _chinese(_: Sequence[str], named: Mapping[str, str]) -> str:
     """Return the forms that `{{zh|s=..|t=..|p=..}}` and `{{korean|hangul=..}}` name."""
-    known = ("c", "t", "s", "p", "w", "hangul", "hanja", "rr", "mr")
-    return ", ".join(named[name] for name in known if named.get(name))
+    labels = ("c", "t", "s", "p", "w", "hangul", "hanja", "rr", "mr")
+    return ", ".join(named[name] for name in labels if named.get(name))
 
 
 def _ipa_parts(parts: Sequence[str], _: Mapping[str, str]) -> str:

@@ -40,9 +40,9 @@ def in_one_variant(text: str, variant: str, language: str = "zh") -> str:
     """
     if "-{" not in text or (language.partition("-")[0] not in _LANGUAGES and not _WITH_FORM.search(text)):
         return text
-    wanted = (variant, *_wanted_regions(variant))
+    wanted_variants = (variant, *_wanted_regions(variant))
     for _ in range(_MOST_NESTED):
-        text, number = _INNERMOST.subn(lambda mark: _form(mark[1], wanted), text)
+        text, number = _INNERMOST.subn(lambda mark: _form(mark[1], wanted_variants), text)
         if not number:
             break
     return text

@@ -127,8 +127,8 @@ def find_documents(
             stored = np.dtype(np.uint32 if num_tokens and num_bytes == 4 * num_tokens else np.uint16)
         if num_tokens * stored.itemsize != num_bytes - first_byte:
             raise UserError(
-                f"Expected {num_tokens * stored.itemsize} bytes in {source}, {len(document_lengths)} documents of {stored}, "
-                f"found {num_bytes - first_byte}; check the type of the tokens (dtype) and the index."
+                f"Expected {num_tokens * stored.itemsize} bytes in {source}, {len(document_lengths)} documents of "
+                f"{stored}, found {num_bytes - first_byte}; check the type of the tokens (dtype) and the index."
             )
     as_read = np.dtype(np.int32) if stored == np.uint32 else stored
     type_code(as_read)
