@@ -205,6 +205,10 @@ def _write_sequences(folder: OutputFolder, segments: Segments, validation: Segme
         pyarrow.parquet.write_table(table, partial / f"{name}.parquet")
     counts = {"sequence_length": segments.sequence_length, "overlap": 0, "num_sequences": segments.num_sequences}
     counts |= {"num_validation_sequences": validation.num_sequences, "num_inserted_ends": 0}
+    counts |= {
+        "num_loss_tokens": int(segments.length.sum()),
+        "num_validation_loss_tokens": int(validation.length.sum()),
+    }
     _publish(folder, "pack", partial, "sequences", counts)
 
 

@@ -77,9 +77,13 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     # documents.
     with context.progress.task("pack documents", len(lengths), "document") as advance:
         packings = _packings(context, dataset, chosen, advance, appearances)
-        training, chats, num_empty, overlap = _store(dataset, partial / SEGMENTS["train"].name, packings)
+        training, chats, num_empty, overlap, num_loss_tokens = _store(
+            dataset, partial / SEGMENTS["train"].name, packings
+        )
         packings = _packings(context, dataset, validation, advance, once=True)
-        apart, chats_apart, _, _ = _store(dataset, partial / SEGMENTS["validation"].name, packings)
+        apart, chats_apart, _, _, num_loss_tokens_apart = _store(
+            dataset, partial / SEGMENTS["validation"].name, packings
+        )
     if not (apart if config.holds_out_all else training).num_sequences:
         kind = "sequence" if config.holds_out_all else "training sequence"
         raise UserError(
@@ -102,6 +106,8 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         **({"num_rows": num_rows} if (num_rows := _num_rows(context)) else {}),
         "num_sequences": training.num_sequences,
         "num_validation_sequences": apart.num_sequences,
+        "num_loss_tokens": num_loss_tokens,
+        "num_validation_loss_tokens": num_loss_tokens_apart,
         "num_validation_documents": int(validation.sum()),
         "num_duplicate_documents": len(groups) - int(groups.max(initial=-1)) - 1,
         "num_held_out_gone": split.num_gone,
@@ -117,10 +123,11 @@ def pack_documents(context: Context, partial: Path) -> Counts:
 
 def _store(
     dataset: Any, path: Path, packings: Iterable[Iterator[Packed]]
-) -> tuple[PackingReport, ChatCounts, int, int]:
+) -> tuple[PackingReport, ChatCounts, int, int, int]:
     """Write the segments of packings, one after another.
 
-    Returns the report, the counts of chats, the number of sequences without a target, and the overlap.
+    Returns the report, the counts of chats, the number of sequences without a target, the overlap, and the number of
+    tokens that count towards the loss.
     """
     import pyarrow as pa
 
@@ -128,11 +135,11 @@ def _store(
     from jax_diversity.sequences.packing.report import PackingReport
 
     lengths, is_chat = dataset.tokens.document_lengths, dataset.is_chat
-    total, chats, overlap = PackingReport(*[0] * 10), ChatCounts(), 0
+    total, chats, overlap, num_loss_tokens = PackingReport(*[0] * 10), ChatCounts(), 0, 0
     targets = np.zeros(0, np.int64)  # of every sequence
 
     def tables() -> Iterator[pa.Table]:
-        nonlocal total, chats, overlap, targets
+        nonlocal total, chats, overlap, num_loss_tokens, targets
         for blocks in packings:
             report = None
             for block in blocks:
@@ -148,13 +155,14 @@ def _store(
                     targets = np.pad(targets, (0, total.num_sequences + len(of_block) - len(targets)))
                     targets[total.num_sequences :] += of_block
                     chats = _sum(chats, count_chats(segments, is_chat, dataset.tokens))
+                num_loss_tokens += int(columns.get("num_loss_tokens", segments.length).sum())
                 overlap = segments.overlap
                 yield pa.table(columns)
             assert report is not None  # a packing has at least one block
             total = _sum(total, report)
 
     write_segments(path, tables())
-    return total, chats, int((targets == 0).sum()), overlap
+    return total, chats, int((targets == 0).sum()), overlap, num_loss_tokens
 
 
 def _sum(first: Any, second: Any) -> Any:
@@ -396,5 +404,5 @@ PACK = Stage(
     remembered=PackingArtifacts.document_hashes.file,
     must_remember=_must_remember,
     methods="sequences.packing.base",
-    version=5,
+    version=6,
 )

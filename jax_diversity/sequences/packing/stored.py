@@ -68,24 +68,6 @@ def read_segments(stored: StoredStages, first: int = 0, stop: int | None = None)
     )
 
 
-def read_num_loss_tokens(stored: StoredStages) -> int:
-    """Count the tokens of the part's sequences that count towards the loss with `loss_mask="answers"`.
-
-    In a dataset without chats every token counts. A damaged file is a `UserError`.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = SEGMENTS[stored.part].path(stored)
-    try:
-        with pq.ParquetFile(path) as file:
-            column = "num_loss_tokens" if "num_loss_tokens" in file.schema_arrow.names else "length"
-            groups = (file.read_row_group(number, [column])[column] for number in range(file.num_row_groups))
-            return sum(int(column.to_numpy().sum(dtype=np.int64)) for column in groups)
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise UserError(f"{path} does not contain segments ({error}); run `jax-diversity pack` again.") from None
-
-
 def write_segments(path: Path, tables: Iterable[pa.Table]) -> None:
     """Write a file of segments from one or more tables. The file does not depend on the tables' numbers of rows."""
     import pyarrow as pa
@@ -138,8 +120,9 @@ class PackingArtifacts:
     """Number of training sequences; of `validation`, the number of validation sequences."""
     segments = StoredValue(read_segments)
     """The packing of the training sequences; of `validation`, that of the validation sequences."""
-    num_loss_tokens = StoredValue(read_num_loss_tokens)
-    """Number of tokens of the training sequences that count towards the loss with `loss_mask="answers"`."""
+    num_loss_tokens = Count("pack", "num_loss_tokens", validation="num_validation_loss_tokens")
+    """Number of tokens of the part's sequences that count towards the loss with `loss_mask="answers"`; without chats,
+    every token counts."""
     appearances = OptionalArtifact[Int64[np.ndarray, " document"]]("pack", f"{SEQUENCES}/appearances.npy", read_array)
     """How often each document was packed for training (its weight); None if the documents have no weights."""
     document_hashes = Artifact("pack", f"{SEQUENCES}/held_out.npy", read_split)

@@ -442,6 +442,6 @@ def _unchanged(schedule: StoredRun) -> Content:
 
 
 def _member(dataset: Dataset, root: Path) -> Member:
-    sizes = dataset.num_sequences, dataset.sequence_length
+    sizes = dataset.num_sequences, dataset.sequence_length, dataset.num_loss_tokens
     lists = evaluation_lists(dataset.stored)
-    return Member(relative(dataset.address, root), dataset.fingerprint, *sizes, lists, dataset.num_loss_tokens)
+    return Member(relative(dataset.address, root), dataset.fingerprint, *sizes, lists)

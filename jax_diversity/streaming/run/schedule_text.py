@@ -43,13 +43,9 @@ def schedule_table(run: StoredRun) -> str:
 
 
 def _target_shares(run: StoredRun, num_positions: Int64[np.ndarray, " dataset"]) -> list[float]:
-    """Return each dataset's share of the run's targets, by its mean of a sequence; empty if a number is not stored."""
-    means = [
-        member.num_loss_tokens / max(member.num_sequences, 1)
-        for member in run.members
-        if member.num_loss_tokens is not None
-    ]
-    if len(means) < max(len(run.members), 2):
+    """Return each dataset's share of the run's targets, by its mean of a sequence; empty for a run of one dataset."""
+    if len(run.members) < 2:
         return []
+    means = [member.num_loss_tokens / max(member.num_sequences, 1) for member in run.members]
     targets = num_positions * np.array(means)
     return (targets / max(targets.sum(), 1)).tolist()

@@ -31,7 +31,7 @@ from jax_diversity.streaming.dataset.orderings import OrderingFile
 from jax_diversity.streaming.run.background import error_of
 from jax_diversity.streaming.run.run import SCHEDULE_FILE, Positioned, Run, times_before
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,15 @@ class Member:
     """A dataset of a stored run: its path relative to the run's folder, and properties of its sequences.
 
     `checked_against` lists the files of evaluation texts that the dataset's preparation was given (`decontaminate`).
-    `num_loss_tokens` is the number of tokens of its sequences that count with `loss_mask="answers"`; earlier versions
-    did not store it.
+    `num_loss_tokens` is the number of tokens of its sequences that count with `loss_mask="answers"`.
     """
 
     path: str
     fingerprint: str
     num_sequences: int
     sequence_length: int
+    num_loss_tokens: int
     checked_against: Sequence[str] = ()
-    num_loss_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -141,8 +140,7 @@ class Content:
         for member in self.datasets:
             as_whole_number("num_sequences of a dataset", member.num_sequences, 0, _MOST_POSITIONS)
             check_type("checked_against of a dataset", member.checked_against, list | tuple, "a list of names")
-            if member.num_loss_tokens is not None:
-                as_whole_number("num_loss_tokens of a dataset", member.num_loss_tokens, 0)
+            as_whole_number("num_loss_tokens of a dataset", member.num_loss_tokens, 0)
             for name in member.checked_against:
                 check_type("a name in checked_against", name, str, "a text")
         for part in self.parts:
