@@ -185,7 +185,7 @@ def test_hostile_text_is_text() -> None:
     names = ["\x1b[31mred", "right\u202eto left", "tab\tnew\nline", "\ud800lone", "[bold]markup[/bold]", "x" * 300]
     batch = batch_of(names)
     deviations = {family: np.linspace(0.1, 0.4, 9) for family in batch.families}
-    all_batches = AllBatches(deviations, np.arange(9))
+    all_batches = AllBatches(9, deviations, np.arange(9))
     text = batch_table(batch, ONE, 2, all_batches)
     assert width(text) <= 80
     assert not {"\x1b", "\u202e", "\t", "\ud800"} & set(text)
@@ -202,7 +202,7 @@ def test_hostile_text_is_text() -> None:
 def test_all_are_worse_only_where_all_are(better: int, equal: int, worse: int, shown: str) -> None:
     deviations = np.repeat([0.1, 0.25, 0.4], [better, equal, worse])
     batch = batch_of(["family"])
-    text = batch_table(batch, ONE, 1, AllBatches({"family": deviations}, np.zeros(0, np.int64)))
+    text = batch_table(batch, ONE, 1, AllBatches(len(deviations), {"family": deviations}, None))
     row = next(line for line in text.splitlines() if line.startswith("family ") and " 0.250 " in line)
     assert re.search(rf" 0\.250 +{re.escape(shown)} ", row)
 

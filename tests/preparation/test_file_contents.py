@@ -226,6 +226,12 @@ def test_long_windows_of_zstd(tmp_path: Path, window: int) -> None:
     )
 
 
+def test_a_frame_that_is_cut_off_within_its_size(tmp_path: Path) -> None:
+    content = zstandard.ZstdCompressor().compress(LINES) + (0x184D2A50).to_bytes(4, "little") + b"\0"
+    with pytest.raises(UserError, match="is cut off, damaged"):
+        read(written(tmp_path / "a.jsonl.zst", content))
+
+
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_crawls_with_a_dictionary(tmp_path: Path, is_compressed: bool) -> None:
     """Their first frame is left out by programs that do not know it, and has the dictionary."""
@@ -366,6 +372,18 @@ def test_broken_arrays_are_counted(tmp_path: Path, content: bytes, number: int, 
     assert len(documents) == number
     assert report.num_problems == 1
     assert any(each in report.problems[0] for each in problem.split("|"))
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_the_rest_of_a_broken_array_is_not_lines(
+    tmp_path: Path, indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "_PIECE_CHARACTERS", 64)
+    entries = [json.dumps(record, indent=indent) for record in RECORDS[:200]]
+    content = "[\n" + ",\n".join([entries[0], '{"text": oops}', *entries[1:]]) + "\n]\n"
+    documents, report = read(written(tmp_path / "a.json", content.encode()))
+    assert [document.id for document in documents] == [RECORDS[0]["id"]]
+    assert report.num_problems == 1
 
 
 def test_an_empty_array_is_an_empty_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from jax_diversity.foundation.executors import Here
 from jax_diversity.foundation.settings import parse_yaml
 from jax_diversity.preparation.passes.chain import Chain
 from jax_diversity.preparation.steps.mathml import formula_text
+from jax_diversity.preparation.steps.page_code import with_marked_code
 from jax_diversity.preparation.steps.page_parts import prepared_page
 from jax_diversity.preparation.steps.raised import with_raised
 from jax_diversity.schema import Document
@@ -256,6 +257,24 @@ def test_numbers_that_are_no_numbers_of_lines_stay(extractor: str) -> None:
     table = "<table><tr><td class='num'>17</td><td>Words</td></tr><tr><td class='num'>18</td><td>More</td></tr></table>"
     assert "17" in extracted(table, extractor)
     assert "<pre>" in extracted("<pre>a &lt;pre&gt; b</pre>", extractor)
+    literals = "<pre>x = <span class=num>42</span> + y\n<span class=num>17</span> + <span class=ln>9</span></pre>"
+    assert extracted(literals, extractor) == "x = 42 + y\n17 + 9"
+    prose = (
+        '<p>It is <span class="num">42</span> and <a class="line-number" href="#">7</a>, on line '
+        '<span class="linenum">5</span>.</p><pre>x = 1</pre>'
+    )
+    text = extracted(prose, extractor)
+    assert [number for number in ("42", "7", "5", "x = 1") if number in text] == ["42", "7", "5", "x = 1"]
+    cells = "".join(f"<tr><td class=num>{year}</td><td class=num>{year % 7}</td></tr>" for year in (2020, 2023))
+    assert "2023" in extracted(f"<table>{cells}<tr><td><pre>run()</pre></td></tr></table>", extractor)
+
+
+@pytest.mark.parametrize("extractor", EXTRACTORS)
+def test_a_slide_is_not_code(extractor: str) -> None:
+    slide = '<div class="fragment"><ul><li>The first point of the talk.</li><li>The second point.</li></ul></div>'
+    code, _ = with_marked_code(slide, slide)
+    assert code == slide
+    assert "first point" in extracted(slide, extractor)
 
 
 @pytest.mark.parametrize("extractor", EXTRACTORS)

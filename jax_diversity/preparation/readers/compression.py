@@ -149,6 +149,8 @@ def _zstd_frames(stored: io.BufferedReader, name: str) -> Iterator[bytes]:
         while rest := taken(_LONGEST_HEAD):
             if _is_skipped(rest):
                 size = 8 + int.from_bytes(rest[4:8], "little")
+                if len(rest) < 8:
+                    raise EOFError("it ends within a frame")
                 rest = taken(size)
                 mark, content, rest = rest[:4], rest[8:size], rest[size:]
                 if len(content) < size - 8:

@@ -40,6 +40,7 @@ def read_objects(file: InputFile, advance: Advance) -> Records:
         if _ARRAY.match(content.peek(_BUFFER)[:_BUFFER]):
             for number, record in enumerate(_entries(content), 1):
                 yield Place(file, number), record
+            return  # after a fault, the rest of an array is not lines
         # We give `readline` a limit. Without it, a file without line ends would be read into memory as a whole.
         while line := content.readline(MAX_DOCUMENT_BYTES + 1):
             number += 1

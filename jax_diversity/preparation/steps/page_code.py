@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from textwrap import dedent
 
 from jax_diversity.foundation.text.entities import unescaped
@@ -23,16 +24,24 @@ _OPEN = {
     for names in ("pre|table", "pre|table|code", "pre|table|div", "pre|table|code|div")
 }
 # Editors and sites of repositories have a `div` for each line within one of these elements.
-_EDITOR = re.compile(r"<div\s[^<>]{0,300}?class=[\"'](?:fragment|codemirror-code|cm-content|react-code-lines)[\"' ]")
+# Slides have the class of Doxygen's blocks.
+_EDITOR = re.compile(
+    r"<div\s[^<>]{0,300}?class=[\"'](?:(?:codemirror-code|cm-content|react-code-lines)[\"' ]"
+    r"|fragment[\"'][^<>]{0,300}>\s{0,9}<div class=[\"']line[\"'])"
+)
 # Most `code` elements are words within a line. One with `<br>` is a block.
 _CODE_WITH_BREAK = re.compile(rf"<code(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>[^<]{{0,500}}<br")
 _TAG = re.compile(rf"<(/?)([a-z][a-z0-9]*)([^<>]{{0,{_LONGEST_TAG}}}+)>", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_NUMBER_CLASS = re.compile(
-    r"\bclass\s*+=\s*+[\"']?[^\"'<>]{0,300}(?<![\w])(?:gutter|rouge-gutter|line-?nos?|line-?nu(?:m|mber)s?|num|ln|lnt|lntd|blob-num|lines-num|cm-gutter\w*|linenumbers"
-    r"|hljs-ln-numbers|linenodiv|code-line-number|crayon-nums)(?![\w])",
-    re.IGNORECASE,
+_CLASS = r"\bclass\s*+=\s*+[\"']?[^\"'<>]{{0,300}}(?<![\w])(?:{})(?![\w])"
+_OF_LINES = (
+    r"rouge-gutter|line-?nos?|line-?nu(?:m|mber)s?|linenumbers|lines-num|blob-num|cm-gutter\w*|hljs-ln-numbers|linenodiv"
+    r"|code-line-number|crayon-nums|lntd?"
 )
+_NUMBER_CLASS = re.compile(_CLASS.format(f"{_OF_LINES}|gutter"), re.IGNORECASE)
+# Literals in code and cells of tables have the last two classes, too.
+_ANY_NUMBER_CLASS = re.compile(_CLASS.format(f"{_OF_LINES}|gutter|num|ln"), re.IGNORECASE)
+_ANY_NUMBER = re.compile(rf"<([a-z]+)\s(?=[^<>]*{_CLASS.format('num|ln')})[^<>]*>([\s\d]*)</\1\s*>", re.IGNORECASE)
 _LINE_CLASS = re.compile(
     r"\bclass\s*+=\s*+[\"']?(?:[^\"'<>]{0,300}\s)?(?:line|code-line|view-line|crayon-line|cl|row)(?![\w-])",
     re.IGNORECASE,
@@ -43,11 +52,13 @@ _CODE_CELL = re.compile(
 _SIGNS_OF_CODE = ("<pre", "-code", "code-line", "syntaxhighlighter")
 _SIGNS_OF_EDITORS = ("codemirror", "cm-content", "react-code", 'class="fragment"')
 _SIGNS_OF_NUMBERS = ("line-n", "linen", "cm-gutter")
-_NUMBER = re.compile(rf"<(a|div|span)\s(?=[^<>]*{_NUMBER_CLASS.pattern})[^<>]*>[\s\d]*</\1\s*>", re.IGNORECASE)
+_NUMBERS_BESIDE = re.compile(
+    rf"(?:<(?:a|div|span)\s(?=[^<>]*{_CLASS.format(_OF_LINES)})[^<>]*>[\s\d]*</(?:a|div|span)\s*>\s*)+", re.IGNORECASE
+)
 _BREAK_AT_END = re.compile(r"(<br[^<>]{0,20}>)\r?\n", re.IGNORECASE)
 _BETWEEN_LINES = re.compile(r">[^\S\n]*\n\s*<")
 _BLANK_LINE = re.compile(r"^[ \t]+$", re.MULTILINE)
-_OF_NUMBERS = re.compile(r"[\s\d]*")
+_OF_NUMBERS, _MOST_DIGITS = re.compile(r"[\s\d]*"), 9
 _BLOCKS = frozenset(("div", "p", "li", "tr", "td", "pre", "ol", "ul", "table"))
 # Letters of Linear A, which are in no page and which extractors keep as letters.
 _BEGIN, _MIDDLE, _END = "\U00010630", "\U00010631", "\U00010632"
@@ -113,7 +124,9 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
         content = page[match.end() : end] if end >= 0 else ""
         is_table = match[1] == "table"
         if is_table:
-            is_code = bool(_NUMBER_CLASS.search(content) and _CODE_CELL.search(lowered, match.end(), max(end, 0)))
+            is_code = bool(
+                _class_of_numbers(content).search(content) and _CODE_CELL.search(lowered, match.end(), max(end, 0))
+            )
         else:
             is_code = match[1] == "pre" or is_editor or "<br" in content.lower()  # code in a line stays there
         if end < 0 or not is_code:
@@ -126,14 +139,15 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
         code = _code(_BREAK_AT_END.sub(r"\1", content) if match[1] == "code" else content, is_table, row)
         parts.append(page[position : match.start()])
         position = lowered.index(">", end) + 1
-        if not _OF_NUMBERS.fullmatch(code) or not _NUMBER_CLASS.search(page, max(match.start() - 200, 0), match.end()):
+        is_beside = _ANY_NUMBER_CLASS.search(page, max(match.start() - 200, 0), match.end()) is not None
+        if not (is_beside and _OF_NUMBERS.fullmatch(code) and _are_consecutive(code.split())):
             parts.append(f"<pre>{_BEGIN}{len(codes)}{_MIDDLE}{escape(code, quote=False)}{_END}</pre>")
             codes.append(code)
     if not position:
         return page, codes
     page = "".join([*parts, page[position:]])
     if codes and any(map(lowered.__contains__, _SIGNS_OF_NUMBERS)):  # numbers beside the block
-        page = _NUMBER.sub("", page)
+        page = _NUMBERS_BESIDE.sub(_without_numbers, page)
     return (_without_figures(page) if codes and "<figure" in page else page), codes
 
 
@@ -145,10 +159,32 @@ def with_code(text: str, codes: Sequence[str]) -> str:
     return _MARK.sub("", text).strip("\n")
 
 
+def _are_consecutive(numbers: Sequence[str]) -> bool:
+    """Whether each number is one more than the number before."""
+    if any(len(number) > _MOST_DIGITS for number in numbers):
+        return False
+    return all(int(after) == int(before) + 1 for before, after in pairwise(numbers))
+
+
+def _class_of_numbers(content: str) -> re.Pattern[str]:
+    """Return the classes of the numbers of lines in a block: the generic ones only for numbers of consecutive lines."""
+    numbers = [number for match in _ANY_NUMBER.finditer(content) for number in match[2].split()]
+    return _ANY_NUMBER_CLASS if len(numbers) > 1 and _are_consecutive(numbers) else _NUMBER_CLASS
+
+
+def _without_numbers(match: re.Match[str]) -> str:
+    """Return nothing in place of the numbers of consecutive lines, and other numbers as they are."""
+    numbers = re.findall(r"\d+", _TAG.sub(" ", match[0]))
+    # CodeMirror begins with a hidden number, which has the width of the largest one.
+    is_of_lines = len(numbers) > 1 and (_are_consecutive(numbers) or _are_consecutive(numbers[1:]))
+    return "" if is_of_lines or numbers in ([], ["1"]) else match[0]
+
+
 def _code(content: str, is_table: bool, row_name: str) -> str:
     """Return the text of a block, with a line for every line that a browser shows, also for an empty `row_name`."""
     pieces, hidden, in_cell, position, row = [""], "", not is_table, 0, 0
     content, has_numbers = with_raised(_COMMENT.sub("", content)), False
+    number_class = _class_of_numbers(content)
     for tag in (*_TAG.finditer(content), None):
         if in_cell and not hidden:
             pieces.append(unescaped(content[position : tag.start() if tag else None]))
@@ -169,7 +205,7 @@ def _code(content: str, is_table: bool, row_name: str) -> str:
             if name == row_name:
                 pieces.append("\n" if is_end and row and not "".join(pieces[row:]) else "")
                 row = 0 if is_end else len(pieces)
-        if not is_end and _NUMBER_CLASS.search(attributes):
+        if not is_end and number_class.search(attributes):
             closing = content.find(f"</{name}", position, position + _LONGEST_NUMBERS)
             if closing >= 0 and _OF_NUMBERS.fullmatch(unescaped(_TAG.sub("", content[position:closing]))):
                 hidden, has_numbers = name, True

@@ -258,5 +258,7 @@ def inspect(
         return
     host = {"host_index": rank or 0, "num_hosts": num_hosts}
     batch = inspector.batch(step, **host, compare=compare)
-    all_batches = AllBatches(inspector.deviations(**host), inspector.steps_with_repeats(**host)) if compare else None
+    all_batches = None
+    if compare:
+        all_batches = AllBatches(len(run) // size, inspector.deviations(**host), inspector.steps_with_repeats(**host))
     show(batch_json(batch, all_batches) if json else batch_table(batch, run, rows, all_batches))

@@ -189,11 +189,11 @@ class Inspector:
             for family, share in self._shares.items()
         }
 
-    def steps_with_repeats(self, *, host_index: int = 0, num_hosts: int = 1) -> Int64[np.ndarray, " step"]:
-        """The steps whose batch (or a host's rows of it) has two rows of one document, in ascending order."""
+    def steps_with_repeats(self, *, host_index: int = 0, num_hosts: int = 1) -> Int64[np.ndarray, " step"] | None:
+        """The steps whose batch (or a host's rows of it) has two rows of one document; None if they are unknown."""
         documents = self.run.characteristics.documents
         if documents is None:
-            return np.zeros(0, np.int64)
+            return None
         ordered = np.sort(documents[self._sequences_of_batches(host_index, num_hosts)], axis=1)
         repeats = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
         return np.flatnonzero(repeats.any(axis=1))

@@ -39,17 +39,19 @@ class AllBatches:
     """All batches of a run, with which one batch is compared.
 
     Attributes:
+        number: the number of batches; a partial last batch is left out.
         deviations: family -> the TV of every batch.
-        repeats: the steps whose batch has two rows of one document.
+        repeats: the steps whose batch has two rows of one document; None if documents are unknown.
     """
 
+    number: int
     deviations: Mapping[str, Float64[np.ndarray, " batch"]]
-    repeats: Int64[np.ndarray, " step"]
+    repeats: Int64[np.ndarray, " step"] | None
 
     @property
     def words(self) -> str:
         """The number of batches, in words."""
-        return counted(len(next(iter(self.deviations.values()), ())), "batch")
+        return counted(self.number, "batch")
 
 
 def batch_table(batch: BatchView, run: Run, num_rows: int, all_batches: AllBatches | None = None) -> str:
@@ -64,7 +66,7 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, all_batches: AllBatch
     place = f"{epoch}position {batch.position:,}, {counted(size, 'row')}"
     lines = [_head(f"step {batch.step:,} of {_clean(batch.run)!r}{version}: {place}", batch), ""]
     if all_batches is not None:
-        lines += [_ranks_table(batch, all_batches), _repeats_line(all_batches), ""]
+        lines += [_ranks_table(batch, all_batches), *_repeats_line(all_batches), ""]
     if batch.families:
         # With one feature space, numbers of clusters and token ids mean the same in all datasets.
         is_common = len({dataset.feature_space for dataset in run.datasets}) == 1
@@ -90,12 +92,14 @@ def _rest(size: int, num_rows: int) -> list[str]:
     return [f"... and {counted(size - num_rows, 'row')} more (--rows {size}, --json)"] if size > num_rows else []
 
 
-def _repeats_line(all_batches: AllBatches) -> str:
-    """The batches with two rows of one document."""
+def _repeats_line(all_batches: AllBatches) -> list[str]:
+    """The batches with two rows of one document; no line if documents are unknown."""
+    if all_batches.repeats is None:
+        return []
     steps = [f"{step:,}" for step in all_batches.repeats[:_NUM_STEPS].tolist()]
     more = " ..." if len(all_batches.repeats) > _NUM_STEPS else ""
     where = f": steps {' '.join(steps)}{more}" if steps else ""
-    return f"{len(all_batches.repeats):,} of {all_batches.words} have two rows of one document{where}"
+    return [f"{len(all_batches.repeats):,} of {all_batches.words} have two rows of one document{where}"]
 
 
 def _ranks_table(batch: BatchView, all_batches: AllBatches) -> str:

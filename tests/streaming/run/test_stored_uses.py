@@ -73,7 +73,9 @@ def test_the_families_of_a_batch_are_those_of_the_joined_counts(run: Any, one: A
         assert [inspector.batch(step).num_repeats for step in range(len(each) // 8)] == measured.documents.repeats[
             8
         ].tolist()
-        assert inspector.steps_with_repeats().tolist() == np.flatnonzero(measured.documents.repeats[8]).tolist()
+        repeats = inspector.steps_with_repeats()
+        assert repeats is not None
+        assert repeats.tolist() == np.flatnonzero(measured.documents.repeats[8]).tolist()
 
 
 def test_a_document_is_found_in_all_epochs_and_datasets(run: Any) -> None:
