@@ -119,7 +119,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[dict[str, str], Machine]]:
         machines = [Machine(environment, "--head", "--port", "0", "--include-dashboard", "false", "--temp-dir", folder)]
         try:
             address = Path(folder, "ray_current_cluster")
-            wait_until(address.exists)
+            wait_until(lambda: address.exists() and address.read_text())  # Ray makes the file before it writes it
             environment["RAY_ADDRESS"] = address.read_text()
             machines.append(Machine(environment, "--address", environment["RAY_ADDRESS"]))
             yield environment, machines[1]
