@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from pathlib import Path
@@ -42,10 +43,8 @@ class Generation(Extension):
         return caller()
 
 
-def as_transformers(
-    source: str, messages: list[dict], *, prompt: bool = False, tools: Any = None, **special: str
-) -> str:
-    """The text of a chat by the rules of transformers' `apply_chat_template`."""
+@functools.cache
+def compiled_as_in_transformers(source: str) -> Any:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
@@ -55,8 +54,15 @@ def as_transformers(
 
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     environment.globals["raise_exception"] = fail
+    return environment.from_string(source)
+
+
+def as_transformers(
+    source: str, messages: list[dict], *, prompt: bool = False, tools: Any = None, **special: str
+) -> str:
+    """The text of a chat by the rules of transformers' `apply_chat_template`."""
     values = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
-    return environment.from_string(source).render(**values, **special)
+    return compiled_as_in_transformers(source).render(**values, **special)
 
 
 def random_chat(rng: random.Random, name: str) -> tuple[list[Turn], list[dict], Any]:
