@@ -417,23 +417,21 @@ def _calls(entry: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     )
     if not isinstance(calls, list):
         raise _broken(f"tool_calls of {name} are {_kind(calls)}, expected a list")
-    parts = []
+    in_form: list[dict[str, Any]] = []
     for call in calls:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise _broken(f"{name} has a tool call without a name")
-        fields = [
-            field for field in function if field in ("name", "arguments")
-        ]  # templates may show them in this order
+        # In the order of the record, in which templates may show them.
+        named = {field: value for field, value in function.items() if field in ("name", "arguments")}
         try:
-            values = json.loads(json.dumps({field: function[field] for field in fields}, ensure_ascii=False))
+            values = json.loads(json.dumps(named, ensure_ascii=False))
         except (TypeError, ValueError, RecursionError):
             raise _broken(f"{name} has a tool call whose arguments JSON cannot hold") from None
-        labels = {field: call[field] for field in ("id", "type") if isinstance(call.get(field), str)}
-        parts.append(
-            {"type": "function", **labels, "function": {"arguments": None, **values} if len(values) < 2 else values}
-        )
-    return parts
+        marks = {field: call[field] for field in ("id", "type") if isinstance(call.get(field), str)}
+        values = values if "arguments" in values else {**values, "arguments": None}
+        in_form.append({"type": "function", **marks, "function": values})
+    return in_form
 
 
 def _called(value: Any, name: str) -> list[dict[str, Any]]:
