@@ -15,7 +15,7 @@ from jax_diversity.counts import TokenCounts
 from jax_diversity.foundation.figures.plain import as_json, clean_text, round_value, round_values
 from jax_diversity.foundation.progress import Advance, Progress
 from jax_diversity.ordering.base import order as make_order
-from jax_diversity.ordering.measures.balance import Measurer, Order, as_order
+from jax_diversity.ordering.measures.balance import Measurer
 from jax_diversity.ordering.measures.comparison import SHUFFLE, gap_or_none
 from jax_diversity.ordering.measures.curves import MAX_POINTS
 from jax_diversity.ordering.measures.drawn import MeasuredOrder, curve_values, limit_values, shortened_curves
@@ -31,6 +31,7 @@ from jax_diversity.ordering.measures.profile import (
 from jax_diversity.ordering.measures.targets import GivenTargets, corpus_targets
 from jax_diversity.ordering.measures.verdict import gap_closed
 from jax_diversity.report.words import verdict_sentence
+from jax_diversity.schema.orderings import Order
 
 NUM_SEEDS = 5
 # The settings of an ordering that the page shows.
@@ -103,9 +104,7 @@ def orders_values(
     """
     values, summaries = [], []
     measurer: Measurer | None = None
-    positions = sum(
-        (1 if measured_order.measured else 2) * len(as_order(measured_order.order)) for measured_order in orders
-    )
+    positions = sum((1 if measured_order.measured else 2) * len(measured_order.order) for measured_order in orders)
     with progress.task("measure orderings", positions, "position") as advance:
         for measured_order in orders:
             measured = measured_order.measured
@@ -116,7 +115,7 @@ def orders_values(
             values.append(order_values(counts, measured_order, measured, group_names, len(orders), advance, targets))
     if shuffle is None:
         shuffle = partial(_uniform_shuffle, counts)
-    length = len(as_order(shuffle(0)))
+    length = len(shuffle(0))
     with progress.task("measure shuffles", NUM_SEEDS * length, "position") as advance:
         references = reference_values(counts, shuffle, advance, targets)
     return _compared(values, summaries, references)
@@ -142,9 +141,7 @@ def order_values(
     profiles, timelines = profile_and_timelines(counts, shown.order, num_bins, advance, targets)
     return {
         **_about_order(shown.about),
-        **_drawn(
-            summary, shortened_curves(measured.curves, _points(num_orderings, summary)), len(as_order(shown.order))
-        ),
+        **_drawn(summary, shortened_curves(measured.curves, _points(num_orderings, summary)), len(shown.order)),
         "profile": {
             clean_text(family): {
                 offset: {name: round_values(values) for name, values in profile._asdict().items()}
@@ -237,7 +234,7 @@ def profile_and_timelines(
     for chunk in counts.chunks():
         for family, matrix in chunk.counts.items():
             present[family] += np.bincount(matrix.indices, minlength=matrix.shape[1])
-    corpus_shares, number = corpus_targets(counts, targets), len(as_order(order))
+    corpus_shares, number = corpus_targets(counts, targets), len(order)
     has_group = {family: num_with / max(counts.num_sequences, 1) for family, num_with in present.items()}
     bins = {}
     for family, share in has_group.items():
@@ -286,7 +283,7 @@ def reference_values(
     references = {}
     for family, corpus_shares in corpus_targets(counts, targets).items():
         # A floor does not depend on the order of the sequences, only on how often each sequence occurs.
-        sizes, target = shuffles[0][family]["0"].sizes.tolist(), corpus_shares.mean(len(as_order(shuffle(0))))
+        sizes, target = shuffles[0][family]["0"].sizes.tolist(), corpus_shares.mean(len(shuffle(0)))
         floors = window_floors(counts, family, sizes, run, targets)
         bands = {at: shuffle_band([profile[family][at] for profile in shuffles]) for at in shuffles[0][family]}
         references[clean_text(family)] = {

@@ -67,7 +67,7 @@ def run_values(
 
     shown = [
         Shown(shuffle, {"name": reference, "method": SHUFFLE}),
-        Shown(run.to_order(), {"name": name, "method": "schedule"}),
+        Shown(Positions(run.indices, run.num_sequences, run.info), {"name": name, "method": "schedule"}),
     ]
     counts = chosen.counts
     names = (

@@ -1,4 +1,4 @@
-"""Orderings: an ordering gives the sequence at every position of training. Every sequence occurs once.
+"""Orders: an order gives the sequence at every position of training. In an ordering, every sequence occurs once.
 
 An ordering is stored in two files. `NAME.npy` is an array that any program can read. `NAME.json` says how the ordering
 was made. It also has a fingerprint, which shows whether the array was changed after it was saved.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,12 +29,84 @@ _SHOWN = 8
 """The number of sequence indices that a notebook shows."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Ordering(Displayed):
+class Order(ABC):
+    """The sequence at every position of training: in memory (`Positions`, `Ordering`), in a file, or of a run."""
+
+    info: Mapping[str, Any]
+    """How the order was made, for people and for checks; the order can be used without it."""
+    is_bijection = False
+    """Whether every sequence occurs exactly once."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of positions."""
+
+    @property
+    @abstractmethod
+    def num_sequences(self) -> int:
+        """Number of sequences of the datasets; indices are below it."""
+
+    @property
+    @abstractmethod
+    def indices(self) -> Int64[np.ndarray, " position"]:
+        """The sequence at every position, read-only."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hash of the sequences at all positions."""
+
+    def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """The sequences at some positions."""
+        return self.indices[positions]
+
+
+class Positions(Order):
+    """An order in memory that may repeat sequences and leave sequences out.
+
+    Raises:
+        UserError: `indices` is not one axis of integers, or has an integer outside 0 .. num_sequences - 1.
+    """
+
+    def __init__(self, indices: Any, num_sequences: int, info: Mapping[str, Any] | None = None) -> None:
+        # We copy the user's array. It stays writable, and later changes of it do not change this value.
+        self._indices = np.array(as_integers(self._name, indices, below=num_sequences))
+        self._indices.setflags(write=False)
+        self._num_sequences, self.info = num_sequences, MappingProxyType(dict(info or {}))
+
+    _name = "positions"
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # `__init__` makes the array read-only again: an array from a pickle is writable. A `MappingProxyType` cannot be
+        # pickled.
+        return Positions, (self.indices, self.num_sequences, dict(self.info))
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences of the datasets; indices are below it."""
+        return self._num_sequences
+
+    @property
+    def indices(self) -> Int64[np.ndarray, " position"]:
+        """The sequence at every position, read-only."""
+        return self._indices
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the indices and of the number of sequences."""
+        digest = hashlib.sha256(f"positions over {self.num_sequences} sequences\n".encode())
+        digest.update(self.indices.tobytes())
+        return digest.hexdigest()
+
+
+class Ordering(Positions, Displayed):
     """A bijection from positions of training to sequence indices. It can be used like the array of these indices.
 
-    Attributes:
-        indices: the sequence at every position, read-only.
+    Args:
+        indices: the sequence at every position; the array is copied.
         info: how the ordering was made (method, objective, seed, fingerprint of the characteristics ...). It is for
             people and for checks; the ordering can be used without it.
 
@@ -51,29 +123,20 @@ class Ordering(Displayed):
         (2, array([0, 1]))
     """
 
-    indices: Int64[np.ndarray, " sequence"]
-    info: Mapping[str, Any] = field(default_factory=dict)
+    is_bijection = True
+    _name = "an ordering's indices"
 
-    def __post_init__(self) -> None:
-        indices = as_integers("an ordering's indices", self.indices)
-        num_sequences = len(indices)
-        indices = as_integers("an ordering's indices", indices, below=num_sequences)
+    def __init__(self, indices: Any, info: Mapping[str, Any] | None = None) -> None:
+        indices = as_integers(self._name, indices)
+        super().__init__(indices, len(indices), info)
         # There are as many indices as sequences, and all are in range. So if none is repeated, none is missing.
-        times = np.bincount(indices, minlength=num_sequences)
+        times = np.bincount(self.indices, minlength=len(self))
         if times.max(initial=0) > 1:
             repeated = int(times.argmax())
             raise UserError(
-                f"An ordering of {num_sequences} sequences must have each once, found {repeated} {times[repeated]} "
+                f"An ordering of {len(self)} sequences must have each once, found {repeated} {times[repeated]} "
                 "times; to repeat sequences, make a run: make_run(dataset, positions=...)."
             )
-        # We copy the user's array. It stays writable, and later changes of it do not change this ordering.
-        indices = np.array(indices)
-        indices.setflags(write=False)
-        object.__setattr__(self, "indices", indices)
-        object.__setattr__(self, "info", MappingProxyType(dict(self.info)))
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
     # An ordering behaves like the array of its indices: functions for sequences or arrays accept it.
     def __getitem__(self, position: Any) -> Any:
@@ -86,7 +149,7 @@ class Ordering(Displayed):
         return np.array(self.indices, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Ordering, (self.indices, dict(self.info))  # a `MappingProxyType` cannot be pickled
+        return Ordering, (self.indices, dict(self.info))
 
     def __repr__(self) -> str:
         method = self.info.get("method", "unknown method")
@@ -98,11 +161,6 @@ class Ordering(Displayed):
         rows = [[name, str(self.info[name])] for name in ("method", "seed") if name in self.info]
         rows += [["first sequences", f"{first}{more}"], ["fingerprint", self.fingerprint[:16]]]
         return Display(f"Ordering of {counted(len(self), 'sequence')}", [("", [["", ""], *rows])])
-
-    @property
-    def num_sequences(self) -> int:
-        """Number of sequences of the dataset; each occurs once."""
-        return len(self)
 
     @property
     def fingerprint(self) -> str:
@@ -160,39 +218,6 @@ class Ordering(Displayed):
                 f"{path.stem}.json has {description['fingerprint'][:16]}; restore the file or delete the .json."
             )
         return loaded
-
-
-class Positions:
-    """The sequence at every position of a run. A run may repeat sequences and leave sequences out.
-
-    Attributes:
-        indices: the sequence at every position, read-only.
-        num_sequences: the number of sequences of the dataset; indices are below it.
-        info: how the positions were made.
-
-    Raises:
-        UserError: `indices` is not one axis of integers, or has an integer outside 0 .. num_sequences - 1.
-    """
-
-    def __init__(self, indices: Any, num_sequences: int, info: Mapping[str, Any] | None = None) -> None:
-        # We copy the user's array. It stays writable, and later changes of it do not change this value.
-        self.indices = np.array(as_integers("positions", indices, below=num_sequences))
-        self.indices.setflags(write=False)
-        self.num_sequences, self.info = num_sequences, dict(info or {})
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # `__init__` makes the array read-only again: an array from a pickle is writable.
-        return Positions, (self.indices, self.num_sequences, self.info)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the indices and of the number of sequences."""
-        digest = hashlib.sha256(f"positions over {self.num_sequences} sequences\n".encode())
-        digest.update(self.indices.tobytes())
-        return digest.hexdigest()
 
 
 def check_ordering(name: str, value: Any) -> None:

@@ -56,12 +56,11 @@ def test_the_page_of_the_formats_has_their_versions() -> None:
     from jax_diversity.report.values import FORMAT_VERSION as REPORT
     from jax_diversity.streaming.loader.iteration import _STATE_VERSION
     from jax_diversity.streaming.records.codec import VERSION as RECORDS
-    from jax_diversity.streaming.run.stored import _FORMAT
 
     page = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
     versions = dict(re.findall(r"^\| (.+?) \| (\d+)", page, re.MULTILINE))
     known = {"`manifest.json` of a dataset": FORMAT_VERSION, "`records/*.array_record`": RECORDS}
-    known |= {"`schedule.json` of a run": _FORMAT, "the state of a loader": _STATE_VERSION}
+    known |= {"`schedule.json` of a run": FORMAT, "the state of a loader": _STATE_VERSION}
     known |= {"`report.json`": REPORT, "results of experiments": ROWS}
     assert {name: int(versions[name]) for name in known} == known
 

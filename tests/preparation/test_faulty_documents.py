@@ -340,7 +340,7 @@ def test_a_part_that_others_made_is_an_error(tmp_path: Path, plain: Any) -> None
 @pytest.mark.parametrize("kind", ["pickle", "flipped", "cut off", "huge", "empty"])
 def test_damaged_notes_are_an_error(tmp_path: Path, kind: str) -> None:
     book = NoteBook()
-    book.add(Candidate(documents_with()[0], None), b"note")
+    book.add("0", "web", None, b"note")
     book.write(tmp_path / "notes")
     content = (tmp_path / "notes").read_bytes()
     (tmp_path / "notes").write_bytes(damaged(content, kind, tmp_path / "mark"))

@@ -282,7 +282,7 @@ class Sample(Displayed):
         """
         from jax_diversity.lab.sampling.writing import write_parquet
 
-        write_parquet(self, Path(path), source)
+        write_parquet(self.kind, self.positions, Path(path), source)
 
     def __str__(self) -> str:
         share = len(self) / self.num_all

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Int64
 
 from jax_diversity.counts import TokenCounts
 from jax_diversity.foundation.artifacts import atomic_path
@@ -16,11 +17,11 @@ from jax_diversity.streaming.dataset import Dataset, open_dataset
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from jax_diversity.lab.sampling.sample import Sample
+Positions = Int64[np.ndarray, " chosen"]
 
 
-def write_parquet(sample: Sample, path: Path, source: Source) -> None:
-    """Write the documents or sequences of a sample; see `Sample.write`."""
+def write_parquet(kind: str, positions: Positions, path: Path, source: Source) -> None:
+    """Write the documents or sequences at some positions of their source; see `Sample.write`."""
     import pyarrow.parquet as pq
 
     if path.suffix != ".parquet":
@@ -32,33 +33,33 @@ def write_parquet(sample: Sample, path: Path, source: Source) -> None:
             "Expected a dataset or a Parquet file to write a sample from, found token counts; save the positions with "
             "Sample.save and take them from your own files."
         )
-    table = _rows(sample, source)
+    table = _rows(kind, positions, source)
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary)
 
 
-def _rows(sample: Sample, source: str | Path | Dataset) -> pa.Table:
+def _rows(kind: str, positions: Positions, source: str | Path | Dataset) -> pa.Table:
     import pyarrow.parquet as pq
 
     if is_parquet(source):
-        return pq.read_table(str(source)).take(sample.positions)
+        return pq.read_table(str(source)).take(positions)
     dataset = source if isinstance(source, Dataset) else open_dataset(str(source))
-    if sample.kind == "sequences":
-        return _sequences(sample, dataset)
-    texts = dataset.documents.take(np.sort(sample.positions))
-    return texts.take(np.argsort(np.argsort(sample.positions)))
+    if kind == "sequences":
+        return _sequences(positions, dataset)
+    texts = dataset.documents.take(np.sort(positions))
+    return texts.take(np.argsort(np.argsort(positions)))
 
 
-def _sequences(sample: Sample, dataset: Dataset) -> pa.Table:
+def _sequences(positions: Positions, dataset: Dataset) -> pa.Table:
     """Return a table of the sequences: number, tokens, and text if there is a tokenizer."""
     import pyarrow as pa
 
-    rows = np.sort(sample.positions)
+    rows = np.sort(positions)
     batch = dataset.records.read_sequences(rows, fields=("inputs", "inputs_segmentation"))
     used = batch["inputs_segmentation"] > 0  # without padding
     tokens = [row[mask] for row, mask in zip(batch["inputs"], used, strict=True)]
-    places = np.searchsorted(rows, sample.positions)
-    columns = {"sequence": sample.positions, "tokens": [tokens[place] for place in places.tolist()]}
+    places = np.searchsorted(rows, positions)
+    columns = {"sequence": positions, "tokens": [tokens[place] for place in places.tolist()]}
     if dataset.tokenizer is not None:
         columns["text"] = [dataset.tokenizer.decode(row) for row in columns["tokens"]]
     return pa.table(columns)

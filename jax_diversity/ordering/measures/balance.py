@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -27,9 +27,9 @@ from jax_diversity.foundation.figures.plain import clean_text
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import Display, Displayed
 from jax_diversity.foundation.wording import counted
-from jax_diversity.ordering.measures.curves import Envelope
+from jax_diversity.ordering.measures.curves import MAX_POINTS, Envelope, envelope
 from jax_diversity.ordering.measures.documents import DocumentSpread, SpreadOfBlocks
-from jax_diversity.ordering.measures.drawn import MeasuredOrder, curve_values, curves_of, limit_values, window_curves
+from jax_diversity.ordering.measures.drawn import MeasuredOrder, curve_values, limit_values, window_curves
 from jax_diversity.ordering.measures.family import FamilyMeasures, WindowsOfSize
 from jax_diversity.ordering.measures.floors import Pieces, WindowLimits, pieces_of
 from jax_diversity.ordering.measures.placing import PlacedCounts, placed_counts
@@ -37,23 +37,14 @@ from jax_diversity.ordering.measures.sliding import EveryStart
 from jax_diversity.ordering.measures.targets import GivenTargets, given_targets, measured_targets
 from jax_diversity.ordering.measures.windows import AlignedWindows, row_sums, usable_windows
 from jax_diversity.schema import Ordering
-from jax_diversity.schema.orderings import Positions
+from jax_diversity.schema.orderings import Order
 
 # Windows of equal tokens are measured if the number of tokens per sequence varies: if its standard deviation is larger
 # than this part of its mean.
 _UNEVEN = 0.1
 
 
-@runtime_checkable
-class SupportsOrder(Protocol):
-    """An object that gives the order of training, such as a run."""
-
-    def to_order(self) -> Ordering | Positions:
-        """Return the sequence at every position."""
-        ...
-
-
-Order = Ordering | Positions | SupportsOrder | Int64[np.ndarray, " position"]
+AnyOrder = Order | Int64[np.ndarray, " position"]
 """The order of training; an array must be a bijection of the sequences."""
 
 
@@ -151,7 +142,7 @@ class Balance(Displayed):
         order = {
             "name": "order",
             "is_baseline": False,
-            **curve_values(self.summary(), curves_of(self), len(self.norm_drift)),
+            **curve_values(self.summary(), self.curves(), len(self.norm_drift)),
         }
         ordering = {
             "baseline": None,
@@ -161,6 +152,14 @@ class Balance(Displayed):
             "orders": [order],
         }
         return Figure(figure, {"ordering": ordering}, choices)
+
+    def curves(self, points: int = MAX_POINTS) -> dict[str, Any]:
+        """Return the curves of the order, each with at most `points` points; see `MeasuredOrder`."""
+        return {
+            "prefix": {family: envelope(curve, max_points=points) for family, curve in self.prefix_l2.items()},
+            "windows": window_curves(self.window_tv, points),
+            "norm_drift": envelope(self.norm_drift, max_points=points),
+        }
 
     def summary(self) -> dict[str, Any]:
         """Return the values that a table shows, as plain numbers, by family and window size.
@@ -206,7 +205,7 @@ class Balance(Displayed):
 
 def measure(
     counts: TokenCounts,
-    ordering: Order,
+    ordering: AnyOrder,
     windows: Sequence[int] | None = None,
     advance: Advance = ignore,
     *,
@@ -299,7 +298,7 @@ class Measurer:
         # once.
         self._limits_of_corpus: dict[str, dict[int, tuple[float, float]]] = {}
 
-    def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
+    def measure(self, ordering: AnyOrder, advance: Advance = ignore) -> Balance:
         """Measure one of the orders, with the curves of all positions as arrays."""
         prefixes: dict[str, list[np.ndarray]] = {family: [np.zeros(0)] for family in self.targets}
         drifts = [np.zeros(0)]
@@ -311,7 +310,7 @@ class Measurer:
         joined = {family: np.concatenate(parts) for family, parts in prefixes.items()}
         return Balance(prefix_l2=joined, norm_drift=np.concatenate(drifts), **values)
 
-    def measure_in_short(self, ordering: Order, advance: Advance = ignore) -> MeasuredOrder:
+    def measure_in_short(self, ordering: AnyOrder, advance: Advance = ignore) -> MeasuredOrder:
         """Measure one of the orders; keep its numbers and short curves, but no array of all positions."""
         number = len(as_order(ordering))
         prefixes, drift = {family: Envelope(number) for family in self.targets}, Envelope(number)
@@ -330,7 +329,7 @@ class Measurer:
         }
         return MeasuredOrder(balance.summary(), curves)
 
-    def placed(self, ordering: Order) -> AbstractContextManager[PlacedCounts]:
+    def placed(self, ordering: AnyOrder) -> AbstractContextManager[PlacedCounts]:
         """Return the counts in the order of positions, see `placed_counts`."""
         return placed_counts(self._counts, as_order_of(self._counts, ordering).indices)
 
@@ -353,7 +352,9 @@ class Measurer:
                     kept[key] = csr_array(rows[windows[key].next - first :])
         return {key: measure.measured() for key, measure in windows.items()}
 
-    def _measured(self, ordering: Order, advance: Advance, keep: Callable[[str | None, Any], None]) -> dict[str, Any]:
+    def _measured(
+        self, ordering: AnyOrder, advance: Advance, keep: Callable[[str | None, Any], None]
+    ) -> dict[str, Any]:
         """Measure an order block by block; return the attributes of `Balance` but for the curves of all positions.
 
         `keep` gets the prefix deviations of a family, and the drift (without a family), of every block.
@@ -363,10 +364,11 @@ class Measurer:
         number, length, corpus = len(ordering), self._counts.sequence_length, self._corpus
         for size in self.windows:
             as_whole_number("every window size", size, 1, number)
-        is_bijection = isinstance(ordering, Ordering)
+        # A stored run computes its indices at every access.
+        is_bijection, indices = ordering.is_bijection, ordering.indices
         spreads = {"documents": SpreadOfBlocks(True), "copies": SpreadOfBlocks(False)}
         is_known = dict.fromkeys(spreads, False)
-        with placed_counts(self._counts, ordering.indices) as blocks:
+        with placed_counts(self._counts, indices) as blocks:
             # All orderings of a corpus have the same floors and bounds. A run has its own, computed from its positions.
             known_limits = self._limits_of_corpus if is_bijection else {}
             pieces = corpus.pieces if is_bijection else self._pieces_of(blocks)
@@ -427,8 +429,7 @@ class Measurer:
             for name, value in self._family_values(family, measures, known_limits[family], number).items():
                 attributes.setdefault(name, {})[family] = value
         measured_spreads = {
-            name: spread.measured(ordering.indices, self.windows) if is_known[name] else None
-            for name, spread in spreads.items()
+            name: spread.measured(indices, self.windows) if is_known[name] else None for name, spread in spreads.items()
         }
         return {**attributes, **measured_spreads}
 
@@ -484,7 +485,7 @@ def _once(advance: Advance, num_walks: int) -> Advance:
     return told
 
 
-def as_order_of(counts: TokenCounts, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
+def as_order_of(counts: TokenCounts, ordering: AnyOrder, name: str = "the ordering") -> Order:
     """Check that an ordering has as many sequences as the counts; `name` is its name in error messages."""
     check_type("characteristics", counts, TokenCounts, MADE_BY)
     ordering = as_order(ordering, name)
@@ -496,12 +497,10 @@ def as_order_of(counts: TokenCounts, ordering: Order, name: str = "the ordering"
     return ordering
 
 
-def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Positions:
-    """Convert a run to its positions and an array to an ordering; `name` is the argument's name in error messages."""
-    if isinstance(ordering, Ordering | Positions):
+def as_order(ordering: AnyOrder, name: str = "the ordering") -> Order:
+    """Convert an array to an ordering; `name` is the argument's name in error messages."""
+    if isinstance(ordering, Order):
         return ordering
-    if isinstance(ordering, SupportsOrder):
-        return ordering.to_order()
     if isinstance(ordering, Mapping):
         raise UserError(
             f"Expected {name} to be one jd.Ordering or its array, found a mapping; jd.compare takes several."
@@ -514,7 +513,7 @@ def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Position
         raise UserError(f"Expected {name} to be a jd.Ordering or its array, found: {in_one_line(error)}.") from None
 
 
-def own_shares(counts: TokenCounts, ordering: Order) -> dict[str, Float64[np.ndarray, " group"]]:
+def own_shares(counts: TokenCounts, ordering: AnyOrder) -> dict[str, Float64[np.ndarray, " group"]]:
     """Return the groups' shares of the tokens of all positions, such as the mixture of a run that repeats sequences.
 
     Example:

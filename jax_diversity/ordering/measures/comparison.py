@@ -17,7 +17,7 @@ from jax_diversity.foundation.figures.plain import clean_text
 from jax_diversity.foundation.libraries import optional
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import Cells, Display, Displayed, piped
-from jax_diversity.ordering.measures.balance import Measurer, Order, as_order_of
+from jax_diversity.ordering.measures.balance import AnyOrder, Measurer, as_order_of
 from jax_diversity.ordering.measures.documents import COPY, DOCUMENT
 from jax_diversity.ordering.measures.drawn import MeasuredOrder
 from jax_diversity.ordering.measures.targets import GivenTargets
@@ -256,7 +256,7 @@ class Comparison(Displayed):
 
 def compare(
     counts: TokenCounts,
-    orderings: Mapping[str, Order],
+    orderings: Mapping[str, AnyOrder],
     windows: Sequence[int] | None = None,
     offsets: Sequence[str] = ("0", "half"),
     *,
@@ -338,7 +338,7 @@ def _means(summary: Mapping[str, Any]) -> dict[tuple[str, int], float]:
     return {(at, int(size)): tv["tv_mean"] for at, sizes in by_family.items() for size, tv in sizes.items()}
 
 
-def is_shuffle(name: str, ordering: Order) -> bool:
+def is_shuffle(name: str, ordering: AnyOrder) -> bool:
     """Return whether an ordering is a uniform shuffle, by its name or its method."""
     return name == SHUFFLE or getattr(ordering, "info", {}).get("method") == SHUFFLE
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 
 from jax_diversity.foundation.figures.plain import clean_text, round_value
 from jax_diversity.ordering.measures.curves import MAX_POINTS, envelope, shortened
-
-if TYPE_CHECKING:
-    from jax_diversity.ordering.measures.balance import Balance
 
 
 class MeasuredOrder(NamedTuple):
@@ -26,15 +23,6 @@ class MeasuredOrder(NamedTuple):
 
     summary: dict[str, Any]
     curves: dict[str, Any]
-
-
-def curves_of(balance: Balance, points: int = MAX_POINTS) -> dict[str, Any]:
-    """Return the curves of a measured order, each with at most `points` points; see `MeasuredOrder`."""
-    return {
-        "prefix": {family: envelope(curve, max_points=points) for family, curve in balance.prefix_l2.items()},
-        "windows": window_curves(balance.window_tv, points),
-        "norm_drift": envelope(balance.norm_drift, max_points=points),
-    }
 
 
 def window_curves(
@@ -54,7 +42,7 @@ def window_curves(
 
 
 def shortened_curves(curves: Mapping[str, Any], points: int) -> dict[str, Any]:
-    """Return the curves of `curves_of` with at most `points` points each."""
+    """Return the curves of a measured order with at most `points` points each."""
     return {
         "prefix": {family: shortened(curve, points) for family, curve in curves["prefix"].items()},
         "windows": {
@@ -70,7 +58,7 @@ def curve_values(summary: Mapping[str, Any], curves: Mapping[str, Any], num_posi
 
     Args:
         summary: the measures of the order, as `Balance.summary` returns them.
-        curves: its curves, as `curves_of` returns them.
+        curves: its curves, as `Balance.curves` returns them.
         num_positions: the number of its positions.
     """
     prefix, windows = [], []

@@ -10,7 +10,7 @@ from jaxtyping import Int64, Integer
 
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.ordering.measures.balance import Order, as_order
+from jax_diversity.ordering.measures.balance import AnyOrder, as_order
 from jax_diversity.schema import Segments
 from jax_diversity.schema.orderings import as_integers
 
@@ -38,7 +38,7 @@ class DuplicateGaps:
 
 
 def duplicate_gaps(
-    ordering: Order, groups: Integer[np.ndarray, " member"], segments: Segments | None = None
+    ordering: AnyOrder, groups: Integer[np.ndarray, " member"], segments: Segments | None = None
 ) -> DuplicateGaps:
     """Measure the distances in positions between consecutive copies of each duplicate group.
 

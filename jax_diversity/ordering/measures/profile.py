@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from jax_diversity.counts import TokenCounts
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.measures.balance import Order, as_order_of
+from jax_diversity.ordering.measures.balance import AnyOrder, as_order_of
 from jax_diversity.ordering.measures.floors import WindowLimits
 from jax_diversity.ordering.measures.placing import placed_counts
 from jax_diversity.ordering.measures.targets import FamilyTargets, GivenTargets, corpus_targets
@@ -73,7 +73,7 @@ class GroupTimeline(NamedTuple):
 
 def window_profile(
     counts: TokenCounts,
-    ordering: Order,
+    ordering: AnyOrder,
     advance: Advance = ignore,
     *,
     targets: GivenTargets = None,
@@ -109,7 +109,7 @@ def window_profile(
 
 def observed_profile(
     counts: TokenCounts,
-    ordering: Order,
+    ordering: AnyOrder,
     advance: Advance,
     targets: GivenTargets,
     observe: Callable[[str, int, csr_array], None],
@@ -133,7 +133,7 @@ def window_floors(
     counts: TokenCounts,
     family: str,
     sizes: Sequence[int],
-    ordering: Order | None = None,
+    ordering: AnyOrder | None = None,
     targets: GivenTargets = None,
 ) -> dict[int, float]:
     """Return window size -> the floor of the mean window TV of any order, see `floors.window_floor`.
@@ -162,7 +162,7 @@ def window_floors(
 def group_timeline(
     counts: TokenCounts,
     family: str,
-    ordering: Order,
+    ordering: AnyOrder,
     *,
     num_groups: int = _MOST_GROUPS,
     num_bins: int = _MOST_BINS,

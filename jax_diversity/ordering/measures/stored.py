@@ -66,7 +66,7 @@ def read_figures(stored: StoredStages, name: str, families: Sequence[str]) -> di
 
 
 def read_curves(stored: StoredStages, name: str) -> dict[str, Any]:
-    """Return the curves of an ordering, as `drawn.curves_of` makes them.
+    """Return the curves of an ordering, as `Balance.curves` makes them.
 
     Raises:
         UserError: the file is damaged.

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from jax_diversity.preparation.passes.blocks import damage_as_error, read_blocks, write_blocks
-from jax_diversity.preparation.steps.base import Candidate
 
 
 class NoteBook:
@@ -25,11 +24,11 @@ class NoteBook:
         self._lengths: list[int] = []
         self._data = bytearray()
 
-    def add(self, candidate: Candidate, note: bytes) -> None:
+    def add(self, identifier: str, source: str, language: str | None, note: bytes) -> None:
         """Add the note of the next document."""
-        self._ids.append(candidate.document.id)
-        self._sources.append(candidate.document.source)
-        self._languages.append(candidate.language)
+        self._ids.append(identifier)
+        self._sources.append(source)
+        self._languages.append(language)
         self._lengths.append(len(note))
         self._data += note
 

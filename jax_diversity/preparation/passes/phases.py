@@ -221,7 +221,7 @@ class Phases:
                     accounts[stop].add(candidate, candidate.text)
                     self._keep_removed(candidate, candidate.text)
                 else:
-                    notes.add(candidate, note)
+                    notes.add(candidate.document.id, candidate.document.source, candidate.language, note)
             candidate.forget_words()
 
     def _keep_removed(self, candidate: Candidate, text: str) -> None:

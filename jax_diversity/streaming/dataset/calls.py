@@ -18,7 +18,7 @@ from jax_diversity.foundation.progress import Progress
 from jax_diversity.ordering import base as _base
 from jax_diversity.ordering.measures import balance as _balance
 from jax_diversity.ordering.measures import comparison as _comparison
-from jax_diversity.ordering.measures.balance import Balance, Order
+from jax_diversity.ordering.measures.balance import AnyOrder, Balance
 from jax_diversity.ordering.measures.comparison import Comparison
 from jax_diversity.ordering.measures.drawn import MeasuredOrder
 from jax_diversity.ordering.measures.stored import read_measured
@@ -40,7 +40,7 @@ def order(counts: Given, method: str = "balance", **settings: Any) -> Ordering: 
 @functools.wraps(_balance.measure)
 def measure(  # noqa: D103
     counts: Given,
-    ordering: Order | str | Path = "balance",
+    ordering: AnyOrder | str | Path = "balance",
     windows: Sequence[int] | None = None,
     *arguments: Any,
     **settings: Any,
@@ -52,7 +52,7 @@ def measure(  # noqa: D103
 @functools.wraps(_comparison.compare)
 def compare(  # noqa: D103
     counts: Given,
-    orderings: Mapping[str, Order | str | Path] | Sequence[str] | None = None,
+    orderings: Mapping[str, AnyOrder | str | Path] | Sequence[str] | None = None,
     windows: Sequence[int] | None = None,
     offsets: Sequence[str] = ("0", "half"),
     **settings: Any,

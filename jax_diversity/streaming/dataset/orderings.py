@@ -19,6 +19,7 @@ from jax_diversity.foundation.artifacts import NO_ARRAY, PIECE_BYTES
 from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.ordering.stored import ORDERINGS
 from jax_diversity.schema import Ordering
+from jax_diversity.schema.orderings import Order
 from jax_diversity.streaming.dataset.cache import writing
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Orderings(_ByName):
         return f"Orderings({', '.join(self.paths)})"
 
 
-class OrderingFile:
+class OrderingFile(Order):
     """An ordering's sequence indices in a memory-mapped file (.npy, int64).
 
     Hashes show that it is the expected ordering, which was checked when it was saved. Proving that it is a permutation
@@ -83,6 +84,8 @@ class OrderingFile:
         UserError: the file is absent or contains another ordering.
     """
 
+    is_bijection = True
+
     def __init__(
         self,
         path: Path,
@@ -91,7 +94,7 @@ class OrderingFile:
         pieces: Sequence[str] = (),
         fetch_piece: Callable[[int], bytes] | None = None,
     ) -> None:
-        self._path, self.fingerprint = path, fingerprint
+        self._path, self._fingerprint, self.info = path, fingerprint, {}
         self._pieces, self._fetch_piece = tuple(pieces), fetch_piece
         self._is_checked = np.zeros(len(self._pieces), np.bool_)
         present, shape = "no ordering", (num_positions,)
@@ -128,10 +131,20 @@ class OrderingFile:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A process that unpickles maps the file itself.
-        return OrderingFile, (self._path, self.fingerprint, len(self), self._pieces, self._fetch_piece)
+        return OrderingFile, (self._path, self._fingerprint, len(self), self._pieces, self._fetch_piece)
 
     def __len__(self) -> int:
         return len(self._indices)
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences of the dataset; each occurs once."""
+        return len(self)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the indices."""
+        return self._fingerprint
 
     @property
     def indices(self) -> Int64[np.ndarray, " position"]:
@@ -167,7 +180,7 @@ class OrderingFile:
                     # The map shows what lies in the file, so this is what must have the hash.
                     present = self._hash_at(place)
             if present != expected:
-                raise changed_ordering(self._path, self.fingerprint, f"a part (piece {piece}) with {present[:16]}")
+                raise changed_ordering(self._path, self._fingerprint, f"a part (piece {piece}) with {present[:16]}")
             self._is_checked[piece] = True
 
     def _hash_at(self, place: int) -> str:

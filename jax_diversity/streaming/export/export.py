@@ -57,11 +57,11 @@ def _single(run: Run, format_name: str) -> Dataset:
 
 
 def _npy(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    stem, order = Path(run.name).stem, run.to_order()
-    arrays = {f"{stem}.npy": order.indices}
+    stem = Path(run.name).stem
+    arrays = {f"{stem}.npy": run.indices}
     if config.documents:
         segments = _single(run, "documents are numbered within a dataset").segments
-        arrays[f"{stem}-documents.npy"] = document_order(segments.sequence_index, segments.document_index, order)
+        arrays[f"{stem}-documents.npy"] = document_order(segments.sequence_index, segments.document_index, run)
     written = [write_permutation(array, target / name, overwrite=config.overwrite) for name, array in arrays.items()]
     if len(run.datasets) > 1:
         written.append(write_places(run, target / f"{stem}-datasets.json", overwrite=config.overwrite))
@@ -70,13 +70,13 @@ def _npy(run: Run, target: Path, config: ExportConfig, progress: Progress) -> li
 
 def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
     dataset = _single(run, "Megatron's cache describes the samples of one .bin and .idx")
-    options, order = config.megatron, run.to_order()
+    options = config.megatron
     indices = megatron.packed_indices(dataset)
     lengths, length = dataset.tokens.document_lengths, dataset.sequence_length
     written = []
     if options.description is not None:
         path = Path(options.description)
-        description = megatron.read_description(path, sequence_length=length, num_positions=len(order))
+        description = megatron.read_description(path, sequence_length=length, num_positions=len(run))
         megatron.check_prefix(str(json.loads(description).get("dataset_path")), lengths)
     else:
         tokenizer, prefix = _identifiers(options.tokenizer), options.prefix
@@ -92,15 +92,15 @@ def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) 
         seed = dataset.settings["packing"]["seed"] if options.seed is None else options.seed
         num_samples = options.num_samples
         if num_samples is None and not run.is_bijection:
-            num_samples = len(order)
+            num_samples = len(run)
         description = megatron.Description(prefix, num_samples, seed, length, options.split, tokenizer).text
     arrays = indices.document_index, indices.sample_index
-    return [*written, megatron.write_megatron(order, *arrays, description, target, overwrite=config.overwrite)]
+    return [*written, megatron.write_megatron(run, *arrays, description, target, overwrite=config.overwrite)]
 
 
 def _olmo(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
     length, overwrite = common_length(run), config.overwrite
-    written = [write_olmo(run.to_order(), target, config.olmo, sequence_length=length, overwrite=overwrite)]
+    written = [write_olmo(run, target, config.olmo, sequence_length=length, overwrite=overwrite)]
     if config.olmo.tokens:
         with progress.task("export tokens", run.num_sequences, "sequence") as advance:
             written.append(write_olmo_tokens(run, target / "sequences.npy", overwrite=overwrite, advance=advance))

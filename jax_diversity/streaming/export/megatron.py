@@ -28,8 +28,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.wording import counted
-from jax_diversity.schema import Ordering
-from jax_diversity.schema.orderings import Positions
+from jax_diversity.schema.orderings import Order
 from jax_diversity.sequences.packing.megatron import MegatronIndices, megatron_indices
 from jax_diversity.sequences.token_store.megatron import TokenFile, TokenStore, TokenWriter
 from jax_diversity.streaming.dataset import Dataset
@@ -180,7 +179,7 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
 
 
 def write_megatron(
-    order: Ordering | Positions,
+    order: Order,
     document_index: Integer[np.ndarray, " place"],
     sample_index: Integer[np.ndarray, "boundary 2"],
     description: str,

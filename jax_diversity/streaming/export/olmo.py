@@ -26,8 +26,7 @@ from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.wording import counted
-from jax_diversity.schema import Ordering
-from jax_diversity.schema.orderings import Positions
+from jax_diversity.schema.orderings import Order
 from jax_diversity.streaming.export.files import Written, common_length, new_file
 from jax_diversity.streaming.export.settings import OlmoExportConfig
 from jax_diversity.streaming.run.run import Run
@@ -52,7 +51,7 @@ def indices_name(config: OlmoExportConfig, num_instances: int, sequence_length: 
 
 
 def write_olmo(
-    order: Ordering | Positions,
+    order: Order,
     folder: Path,
     config: OlmoExportConfig | None = None,
     *,
@@ -84,7 +83,7 @@ def write_olmo(
     check_at_least(1, "olmo", config, "num_epochs")
     check_at_least(0, "olmo", config, "seed")
     size = config.global_batch_size
-    is_run = isinstance(order, Positions)
+    is_run = not order.is_bijection
     if (is_run or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
         why = "a run, because OLMo counts steps by epochs" if is_run else "numpy_2024, whose file is named after it"
         raise UserError(
@@ -99,7 +98,8 @@ def write_olmo(
     if is_run:
         read = num_instances - num_instances % (size or 1)  # the positions that OLMo reads in an epoch
         starts = range(0, max(len(order), 1), read)
-        epochs = [order.indices[np.arange(start, start + length) % max(len(order), 1)] for start in starts]
+        indices = order.indices
+        epochs = [indices[np.arange(start, start + length) % max(len(order), 1)] for start in starts]
         ends = f" train {counted(len(order) // (size or 1), 'step')};"
     else:
         epochs, ends = [order.indices[:length]] * config.num_epochs, ""

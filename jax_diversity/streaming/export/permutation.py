@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.schema import Ordering
-from jax_diversity.schema.orderings import Positions
+from jax_diversity.schema.orderings import Order
 from jax_diversity.streaming.export.files import Written, new_file
 from jax_diversity.streaming.run.run import Run
 
@@ -17,7 +16,7 @@ from jax_diversity.streaming.run.run import Run
 def document_order(
     sequence_index: Int64[np.ndarray, " segment"],
     document_index: Int64[np.ndarray, " segment"],
-    order: Ordering | Positions,
+    order: Order,
 ) -> Int64[np.ndarray, " document"]:
     """Return the documents in the order in which training first reads them, each document once.
 
@@ -33,10 +32,11 @@ def document_order(
         array([2, 4])
     """
     starts = np.searchsorted(sequence_index, np.arange(order.num_sequences + 1))
-    sizes = np.diff(starts)[order.indices]
+    indices = order.indices
+    sizes = np.diff(starts)[indices]
     # The segments of every sequence, in the order of the sequences.
     before = np.cumsum(sizes) - sizes
-    rows = np.repeat(starts[:-1][order.indices] - before, sizes) + np.arange(sizes.sum())
+    rows = np.repeat(starts[:-1][indices] - before, sizes) + np.arange(sizes.sum())
     documents = document_index[rows]
     # `unique` gives the first place of each document; the sorted places are the order of the first reading.
     _, first = np.unique(documents, return_index=True)

@@ -88,7 +88,7 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
         if isinstance(datasets, Mapping)
         else {"": validation_run(datasets, **run_options)}
     )
-    warn_of_validation(named.values())
+    warn_of_validation([dataset for run in named.values() for dataset in run.datasets])
     loaders = {name: _loader(run, options) for name, run in named.items()}
     return loaders if isinstance(datasets, Mapping) else loaders[""]
 

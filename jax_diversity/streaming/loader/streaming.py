@@ -143,7 +143,7 @@ class StreamedRun(Run):
         return (self.dataset,)
 
     @property
-    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def fingerprint(self) -> str:
         """The fingerprint of the layout; for a shuffled stream a hash of layout, file sizes, buffer and seed."""
         if not self.shuffle_buffer:
             return self._layout_fingerprint

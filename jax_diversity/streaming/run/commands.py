@@ -51,7 +51,6 @@ def schedule(
     """
     from jax_diversity.streaming.run import making
     from jax_diversity.streaming.run.run import open_datasets
-    from jax_diversity.streaming.run.schedule_text import schedule_table
     from jax_diversity.streaming.run.stored import open_schedule
 
     exists, progress = (Path(settings.path) / SCHEDULE_FILE).is_file(), Progress(quiet)
@@ -82,7 +81,7 @@ def schedule(
             run = open_schedule(settings.path)
         if settings.background:
             run.wait()
-    show(schedule_table(run))
+    show(str(run))
     if seen is not None:
         table = run.seen(seen, out)
         show(f"\n{counted(table.num_rows, 'document')} were read before position {seen:,}: {out}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -19,9 +19,6 @@ from jax_diversity.sequences.packing.stored import PackingArtifacts
 from jax_diversity.streaming.dataset import Dataset
 from jax_diversity.streaming.dataset.dataset import ValidationPart
 from jax_diversity.streaming.run.settings import HeldOut
-
-if TYPE_CHECKING:
-    from jax_diversity.streaming.run.run import Run
 
 
 @dataclass(frozen=True)
@@ -183,13 +180,12 @@ def training_part(datasets: Sequence[Dataset], held_out: HeldOut) -> TrainingPar
     return TrainingPart(tuple(parts), "".join(words), np.concatenate(numbers))
 
 
-def warn_of_validation(runs: Iterable[Run]) -> None:
+def warn_of_validation(datasets: Sequence[Dataset]) -> None:
     """Warn if a dataset whose held-out sequences are read trains on texts that are read for evaluation of another one.
 
     Args:
-        runs: the runs of validation sequences, and runs of datasets that are for evaluation alone.
+        datasets: the validation parts, and datasets that are for evaluation alone.
     """
-    datasets = [dataset for run in runs for dataset in run.datasets]
     if len(datasets) < 2:
         return  # a dataset never trains on its own held-out texts
     wholes = [dataset.whole for dataset in datasets if isinstance(dataset, ValidationPart)]

@@ -34,20 +34,12 @@ from jax_diversity.schema import Ordering
 from jax_diversity.schema.prepared import evaluation_lists
 from jax_diversity.streaming.dataset import Dataset
 from jax_diversity.streaming.run.background import Maker
+from jax_diversity.streaming.run.content import Content, Member, Part, Slice, Version
 from jax_diversity.streaming.run.leaks import TrainingPart, training_part
 from jax_diversity.streaming.run.mixture import NumberQueue, consecutively, in_turn, jointly, sized, unread
 from jax_diversity.streaming.run.run import SCHEDULE_FILE, Datasets, open_datasets, times_before
 from jax_diversity.streaming.run.settings import Mixture
-from jax_diversity.streaming.run.stored import (
-    Content,
-    Member,
-    Part,
-    Slice,
-    StoredRun,
-    Version,
-    relative,
-    schedule_folder,
-)
+from jax_diversity.streaming.run.stored import StoredRun, relative, schedule_folder
 
 _SHORTEST_PART = 1 << 16
 """The smallest number of positions in a part: half a megabyte of numbers."""

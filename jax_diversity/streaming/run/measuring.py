@@ -28,7 +28,7 @@ from jax_diversity.ordering.measures.drawn import MeasuredOrder, shortened_curve
 from jax_diversity.ordering.measures.profile import window_floors, window_profile
 from jax_diversity.ordering.measures.windows import usable_windows
 from jax_diversity.schema import Ordering
-from jax_diversity.schema.orderings import Positions
+from jax_diversity.schema.orderings import Order, Positions
 from jax_diversity.streaming.dataset import Dataset, open_dataset
 from jax_diversity.streaming.dataset.calls import known_measures
 from jax_diversity.streaming.run.run import Run, make_run
@@ -49,10 +49,6 @@ class FamilyCurves(NamedTuple):
 
 Curves = Mapping[str, FamilyCurves]
 """Family -> curves of one ordering."""
-
-
-Measured = Run | Ordering | Positions
-"""An order that can be measured."""
 
 
 class FollowedTargets(NamedTuple):
@@ -80,7 +76,7 @@ class ComparisonInput:
 
     counts: TokenCounts
     orders: Mapping[str, Run]
-    reference: tuple[str, Measured]
+    reference: tuple[str, Order]
     windows: tuple[int, ...]
     followed: FollowedTargets | None = None
     targets: Mapping[str, Float64[np.ndarray, " group"]] | None = None
@@ -155,7 +151,7 @@ def choose(
     return ComparisonInput(counts, chosen, _shuffle(dataset, chosen, counts), tuple(windows), followed)
 
 
-def _shuffle(dataset: Dataset, chosen: Mapping[str, Run], counts: TokenCounts) -> tuple[str, Measured]:
+def _shuffle(dataset: Dataset, chosen: Mapping[str, Run], counts: TokenCounts) -> tuple[str, Order]:
     """The reference: one of the given runs if it is a shuffle, else the dataset's stored shuffle, else a new one."""
     shuffle = {SHUFFLE: make_run(dataset, SHUFFLE)} if SHUFFLE in dataset.orderings else {}
     shuffles = [(name, run) for name, run in {**chosen, **shuffle}.items() if is_shuffle(name, run)]
@@ -233,7 +229,7 @@ def compare_orderings(compared: ComparisonInput, progress: Progress) -> tuple[Co
 
 @contextmanager
 def _progress(
-    progress: Progress, label: str, compared: ComparisonInput, together: Mapping[str, Measured]
+    progress: Progress, label: str, compared: ComparisonInput, together: Mapping[str, Order]
 ) -> Iterator[Advance]:
     """Show the progress of measuring, if there is something to measure."""
     unknown = [order for name, order in together.items() if name not in compared.known]
@@ -298,7 +294,7 @@ def measure_targets(
 
 
 def _beside_targets(
-    compared: ComparisonInput, followed: FollowedTargets, orders: Mapping[str, Measured], progress: Progress
+    compared: ComparisonInput, followed: FollowedTargets, orders: Mapping[str, Order], progress: Progress
 ) -> dict[str, dict[str, FollowedBalance]]:
     measurer, balances = Measurer(compared.counts, compared.windows, followed.targets), {}
     with progress.task("measure targets", sum(map(len, orders.values())), "position") as advance:
@@ -334,7 +330,7 @@ def profile_orderings(compared: ComparisonInput, progress: Progress) -> dict[str
     return profiles
 
 
-def _together(compared: ComparisonInput) -> dict[str, Measured]:
+def _together(compared: ComparisonInput) -> dict[str, Order]:
     """The reference and the orderings by name; folders are left out of file names if the names stay different."""
     short = {name: Path(name).name if name.endswith(".npy") else name for name in compared.orders}
     shared = Counter(short.values())

@@ -7,7 +7,7 @@ changes. Loaders, measures, inspection, reports and exports accept any run.
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.tables import Display, Displayed
 from jax_diversity.foundation.wording import counted
 from jax_diversity.schema import Ordering
-from jax_diversity.schema.orderings import Positions
+from jax_diversity.schema.orderings import Order, Positions
 from jax_diversity.streaming.dataset.dataset import Dataset, ValidationPart, open_dataset
 from jax_diversity.streaming.dataset.orderings import OrderingFile, is_file_name, load_ordering
 from jax_diversity.streaming.run.leaks import check_positions
@@ -53,7 +53,7 @@ class Origins(NamedTuple):
     epoch: Positioned
 
 
-class Run(ABC, Displayed):
+class Run(Order, Displayed):
     """The sequence at every position of training, from one or more datasets.
 
     The sequences of all datasets are numbered end to end. The first sequence of dataset d has the number `offsets[d]`.
@@ -61,19 +61,9 @@ class Run(ABC, Displayed):
 
     Attributes:
         name: its name in tables and messages.
-        info: how the run was made; for information only.
-        fingerprint: hash of the sequences at all positions.
-        is_bijection: whether every sequence occurs exactly once.
     """
 
     name: str
-    info: Mapping[str, Any]
-    fingerprint: str
-    is_bijection: bool = False
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of positions."""
 
     @abstractmethod
     def _at(self, positions: Positioned) -> Positioned:
@@ -147,10 +137,6 @@ class Run(ABC, Displayed):
     def indices(self) -> Int64[np.ndarray, " position"]:
         """The sequences at all positions, in memory."""
         return self.at(np.arange(len(self)))
-
-    def to_order(self) -> Ordering | Positions:
-        """The sequences at all positions, in memory; measures and exports use it."""
-        return Positions(self.indices, self.num_sequences, self.info)
 
     def locate(self, numbers: Positioned) -> tuple[Positioned, Positioned]:
         """Return the dataset of each sequence number, and the number of the sequence within this dataset.
@@ -229,14 +215,14 @@ class OrderedRun(Run):
     def __init__(
         self,
         datasets: Sequence[Dataset],
-        order: OrderingFile | Ordering | Positions,
+        order: Order,
         name: str,
         info: Mapping[str, Any],
         characteristics: Characteristics | None = None,
     ) -> None:
         self._datasets, self._order, self._counts = tuple(datasets), order, characteristics
-        self.name, self.info, self.fingerprint = name, dict(info), order.fingerprint
-        self.is_bijection = not isinstance(order, Positions)
+        self.name, self.info, self._fingerprint = name, dict(info), order.fingerprint
+        self.is_bijection = order.is_bijection
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle holds only the name of a file and the folder of a dataset.
@@ -246,9 +232,12 @@ class OrderedRun(Run):
         return len(self._order)
 
     def _at(self, positions: Positioned) -> Positioned:
-        if isinstance(self._order, OrderingFile):
-            return self._order.at(positions)  # raises if the file was changed after it was opened
-        return self._order.indices[positions]
+        return self._order.at(positions)  # raises if the order's file was changed after it was opened
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the sequences at all positions."""
+        return self._fingerprint
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:
@@ -269,10 +258,6 @@ class OrderedRun(Run):
     def indices(self) -> Int64[np.ndarray, " position"]:
         """The sequences at all positions; a file is memory-mapped."""
         return self._order.indices
-
-    def to_order(self) -> Ordering | Positions:
-        """The sequences at all positions, in memory; measures and exports use it."""
-        return Ordering(self.indices, self.info) if isinstance(self._order, OrderingFile) else self._order
 
 
 def make_run(

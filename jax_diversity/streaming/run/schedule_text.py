@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.tables import end_of, plain_table, printed, wrapped
 from jax_diversity.foundation.terminal import clean
-
-if TYPE_CHECKING:
-    from jax_diversity.streaming.run.stored import StoredRun
+from jax_diversity.streaming.run.content import Member, Version
 
 
-def schedule_table(run: StoredRun) -> str:
+def schedule_table(
+    members: Sequence[Member], versions: Sequence[Version], num_positions: Int64[np.ndarray, " dataset"]
+) -> str:
     """Tables of the datasets of a run, their shares of positions and of targets, and the versions of the run.
 
     If a dataset was checked against files of evaluation texts, these files are listed for every dataset.
+
+    Args:
+        members: the datasets.
+        versions: all versions of the run.
+        num_positions: the number of positions of every dataset.
     """
-    dataset, _ = run.places(np.arange(len(run)))
-    counts = np.bincount(dataset, minlength=len(run.members))
-    of_targets = _target_shares(run, counts)
+    of_targets = _target_shares(members, num_positions)
     names = ("dataset", "sequences", "positions", "share", *["targets"] * bool(of_targets), "epochs")
     datasets = plain_table(*names, numbers=("sequences", "positions"))
-    for number, (member, count) in enumerate(zip(run.members, counts.tolist(), strict=True)):
+    for number, (member, count) in enumerate(zip(members, num_positions.tolist(), strict=True)):
         epochs = count / member.num_sequences if member.num_sequences else 0.0
-        shares = [count / max(len(run), 1), *of_targets[number : number + 1]]
+        shares = [count / max(int(num_positions.sum()), 1), *of_targets[number : number + 1]]
         cells = (f"{member.num_sequences:,}", f"{count:,}", *(f"{share:.1%}" for share in shares), f"{epochs:.2f}")
         datasets.add_row(end_of(clean(member.path), 36), *cells)
-    versions = plain_table("version", "positions", "change", numbers=("version", "positions"))
-    for number, version in enumerate(run.content.versions, start=1):
+    changes = plain_table("version", "positions", "change", numbers=("version", "positions"))
+    for number, version in enumerate(versions, start=1):
         length = sum(len(piece) for piece in version.slices if not piece.skipped)
-        versions.add_row(str(number), f"{length:,}", clean(version.change))
+        changes.add_row(str(number), f"{length:,}", clean(version.change))
     words = 'The column "targets" has the shares of the tokens that count towards the loss with loss_mask="answers".'
-    parts = ["\n".join([printed(datasets), *[wrapped(words)] * bool(of_targets)]), printed(versions)]
-    if any(member.checked_against for member in run.members):
-        lists = (f"{member.path}: {'; '.join(member.checked_against) or 'none'}" for member in run.members)
+    parts = ["\n".join([printed(datasets), *[wrapped(words)] * bool(of_targets)]), printed(changes)]
+    if any(member.checked_against for member in members):
+        lists = (f"{member.path}: {'; '.join(member.checked_against) or 'none'}" for member in members)
         words = "Evaluation texts that the datasets were checked against:"
         parts.insert(1, "\n".join([words, *(wrapped(clean(text)) for text in lists)]))
     return "\n\n".join(parts)
 
 
-def _target_shares(run: StoredRun, num_positions: Int64[np.ndarray, " dataset"]) -> list[float]:
+def _target_shares(members: Sequence[Member], num_positions: Int64[np.ndarray, " dataset"]) -> list[float]:
     """Return each dataset's share of the run's targets, by its mean of a sequence; empty for a run of one dataset."""
-    if len(run.members) < 2:
+    if len(members) < 2:
         return []
-    means = [member.num_loss_tokens / max(member.num_sequences, 1) for member in run.members]
+    means = [member.num_loss_tokens / max(member.num_sequences, 1) for member in members]
     targets = num_positions * np.array(means)
     return (targets / max(targets.sum(), 1)).tolist()

@@ -8,12 +8,11 @@ versions are not changed.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -21,7 +20,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.artifacts import fingerprint, signed, write_json
+from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import as_path, inside
@@ -29,145 +28,14 @@ from jax_diversity.foundation.locks import is_locked
 from jax_diversity.streaming.dataset import Dataset, open_dataset
 from jax_diversity.streaming.dataset.orderings import OrderingFile
 from jax_diversity.streaming.run.background import error_of
+from jax_diversity.streaming.run.content import Content, Member, Part, Slice, Version
 from jax_diversity.streaming.run.run import SCHEDULE_FILE, Positioned, Run, times_before
+from jax_diversity.streaming.run.schedule_text import schedule_table
 
-_FORMAT = 2
-
-
-@dataclass(frozen=True)
-class Member:
-    """A dataset of a stored run: its path relative to the run's folder, and properties of its sequences.
-
-    `checked_against` lists the files of evaluation texts that the dataset's preparation was given (`decontaminate`).
-    `num_loss_tokens` is the number of tokens of its sequences that count with `loss_mask="answers"`.
-    """
-
-    path: str
-    fingerprint: str
-    num_sequences: int
-    sequence_length: int
-    num_loss_tokens: int
-    checked_against: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Part:
-    """A file with numbers of sequences; all these sequences have the same length.
-
-    `key` is a random text from the time when the part was planned; it identifies the part in a version's fingerprint.
-    `fingerprint` is the hash of the numbers, or an empty text until the part is made.
-    """
-
-    file: str
-    num_positions: int
-    sequence_length: int
-    key: str
-    fingerprint: str = ""
-
-
-@dataclass(frozen=True)
-class Slice:
-    """The positions `start` to `stop - 1` of a part; training does not read skipped slices."""
-
-    part: int
-    start: int
-    stop: int
-    skipped: bool = False
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-
-@dataclass(frozen=True)
-class Version:
-    """The slices of a version in their order, its number of datasets, and a description of the change.
-
-    `seed` is the seed of the first epoch that was ordered for this version.
-    """
-
-    slices: tuple[Slice, ...]
-    num_datasets: int
-    change: str
-    seed: int
-
-
-@dataclass(frozen=True)
-class Content:
-    """The content of `schedule.json`."""
-
-    id: str
-    datasets: tuple[Member, ...]
-    parts: tuple[Part, ...]
-    versions: tuple[Version, ...]
-
-    @classmethod
-    def read(cls, path: Path) -> Content:
-        """Read the file; raises a `UserError` if it is absent, damaged, edited, or has another format."""
-        try:
-            plain = json.loads(path.read_bytes())
-            if plain["format"] == _FORMAT and plain == signed(plain):
-                datasets, parts = ([kind(**entry) for entry in plain[name]] for name, kind in _LISTS.items())
-                slices = [tuple(Slice(**entry) for entry in version["slices"]) for version in plain["versions"]]
-                versions = [
-                    Version(**{**entry, "slices": slices_of_version})
-                    for entry, slices_of_version in zip(plain["versions"], slices, strict=True)
-                ]
-                content = cls(plain["id"], tuple(datasets), tuple(parts), tuple(versions))
-                content.check()
-                return content
-            reason = "it was changed after it was written"
-            if plain["format"] != _FORMAT:
-                reason = f"it has the format {plain['format']}, but this version reads {_FORMAT}"
-        except FileNotFoundError:
-            raise UserError(
-                f"Expected a schedule at {path.parent}, found no {SCHEDULE_FILE}; make one with "
-                "`jax-diversity schedule`."
-            ) from None
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            reason = in_one_line(error)
-        raise UserError(
-            f"Expected a schedule at {path}, found a file that cannot be followed ({reason}); restore it, or make "
-            "another run."
-        )
-
-    def check(self) -> None:
-        """Check the types and ranges of all values; raises a `UserError` for the first invalid value."""
-        for record in (self, *self.datasets, *self.parts, *self.versions):
-            for field in fields(record):
-                if (kind := _KINDS.get(str(field.type))) is not None:
-                    check_type(field.name, getattr(record, field.name), kind, f"of the type {field.type}")
-        as_whole_number("the number of versions", len(self.versions), 1)
-        for member in self.datasets:
-            as_whole_number("num_sequences of a dataset", member.num_sequences, 0, _MOST_POSITIONS)
-            check_type("checked_against of a dataset", member.checked_against, list | tuple, "a list of names")
-            as_whole_number("num_loss_tokens of a dataset", member.num_loss_tokens, 0)
-            for name in member.checked_against:
-                check_type("a name in checked_against", name, str, "a text")
-        for part in self.parts:
-            as_whole_number(f"num_positions of {part.file}", part.num_positions, 0, _MOST_POSITIONS)
-            as_whole_number(f"sequence_length of {part.file}", part.sequence_length, 1)
-        for number, version in enumerate(self.versions, start=1):
-            owner = f"of a slice of version {number}"
-            as_whole_number(f"num_datasets of version {number}", version.num_datasets, 1, len(self.datasets))
-            for record in version.slices:
-                index = as_whole_number(f"part {owner}", record.part, 0, len(self.parts) - 1)
-                start = as_whole_number(f"start {owner}", record.start, 0)
-                as_whole_number(f"stop {owner}", record.stop, start, self.parts[index].num_positions)
-                check_type(f"skipped {owner}", record.skipped, bool, "true or false")
-
-    def write(self, root: Path) -> None:
-        """Replace the file atomically."""
-        write_json(root / SCHEDULE_FILE, signed({"format": _FORMAT, **asdict(self)}))
-
-
-_KINDS: Mapping[str, type] = {"str": str, "int": int}
-_MOST_POSITIONS = 2**48
-"""More positions than any run has; sums of such numbers fit into 64 bits."""
 _MOST_FILES = 32
 """The largest number of parts that are open at once; each needs two file handles."""
 _WAIT = 0.05
 """Seconds between two checks of a run that is being made."""
-_LISTS: Mapping[str, Any] = {"datasets": Member, "parts": Part}
 
 
 class StoredRun(Run):
@@ -200,9 +68,8 @@ class StoredRun(Run):
         return int(self._starts[-1])
 
     def __str__(self) -> str:
-        from jax_diversity.streaming.run.schedule_text import schedule_table
-
-        return schedule_table(self)
+        dataset, _ = self.places(np.arange(len(self)))
+        return schedule_table(self.members, self.content.versions, np.bincount(dataset, minlength=len(self.members)))
 
     @property
     def _size_text(self) -> str:
@@ -269,7 +136,7 @@ class StoredRun(Run):
         return tuple(pair for pair, before in zip(pairs, [(0, 0), *pairs], strict=False) if pair[1] != before[1])
 
     @property
-    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def fingerprint(self) -> str:
         """Hash of the datasets and the sequences at all positions of this version."""
         return self._fingerprint_of(self.version)
 

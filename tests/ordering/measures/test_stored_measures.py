@@ -13,7 +13,6 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.ordering.measures.balance import measure
-from jax_diversity.ordering.measures.drawn import curves_of
 from jax_diversity.ordering.measures.stored import read_curves, read_figures
 from tests.support.hostile import sign_manifest
 
@@ -29,7 +28,7 @@ def test_a_build_stores_the_measures_and_the_curves(tiny_dataset: Path) -> None:
     found = read_figures(dataset.stored, "balance", dataset.families)
     assert found["balance"] == json.loads(json.dumps(balance.summary()))
     assert tuple(found["balance"]["families"]) == dataset.families
-    assert read_curves(dataset.stored, "balance") == json.loads(json.dumps(curves_of(balance)))
+    assert read_curves(dataset.stored, "balance") == json.loads(json.dumps(balance.curves()))
 
 
 def _without_families(values: dict[str, Any]) -> Any:

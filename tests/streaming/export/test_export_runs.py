@@ -115,7 +115,7 @@ def test_olmo_s_epochs_are_the_run(run: Any, tmp_path: Path, loader: str) -> Non
     """Read as OLMo-core does: of every epoch's file as many indices as whole batches of all instances."""
     batch_size, num_instances = 8, int(run.offsets[-1])
     config = OlmoExportConfig(loader, seed=3, global_batch_size=batch_size)  # pyright: ignore[reportArgumentType]
-    written = write_olmo(run.to_order(), tmp_path, config, sequence_length=16)
+    written = write_olmo(run, tmp_path, config, sequence_length=16)
     total = batch_size * (num_instances // batch_size)
     assert num_instances % batch_size
     assert len(written.files) == -(-len(run) // total) > 1
@@ -141,7 +141,7 @@ def test_megatron_reads_the_run(one: Any, tmp_path: Path) -> None:
     about = Description("tokens", len(one), 1, 16, None, {"class": "a"}).text
     short = Positions(whole(one)[:20], num_samples)
     for name, order, text in (
-        ("long", one.to_order(), about),
+        ("long", one, about),
         ("short", short, Description("tokens", 20, 1, 16, None, {}).text),
     ):
         folder = tmp_path / name

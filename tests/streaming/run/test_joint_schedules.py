@@ -88,9 +88,7 @@ def test_the_joint_order_holds_every_window_to_the_mixture(folder: Path, tmp_pat
     def tv(orders: Any, family: str) -> float:
         return float(jd.measure(chars, orders, windows=(16,)).window_tv[family][16].mean())
 
-    assert tv(run.to_order(), "cluster") + tv(run.to_order(), "length") < (
-        tv(in_turn.to_order(), "cluster") + tv(in_turn.to_order(), "length")
-    )
+    assert tv(run, "cluster") + tv(run, "length") < (tv(in_turn, "cluster") + tv(in_turn, "length"))
     of_web = (whole(run) < datasets[0].num_sequences).reshape(-1)[: len(run) // 16 * 16].reshape(-1, 16).sum(axis=1)
     assert np.ptp(of_web) <= 4
 

@@ -21,7 +21,6 @@ from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.preparation.passes.settings import PreparationConfig, StepConfig
 from jax_diversity.report.run import run_values
 from jax_diversity.streaming.run.leaks import find_leaks
-from jax_diversity.streaming.run.schedule_text import schedule_table
 from tests.support.tiny_corpus import TOPICS, tiny_config, write_corpus
 
 STAGES = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize", "write")
@@ -161,7 +160,7 @@ def test_sequences_with_held_out_texts_are_left_out(mixture: dict[str, Any], pla
     if "weights" not in mixture and "temperature" not in mixture:
         assert len(run) == mixture["num_epochs"] * len(allowed)
         assert (times[allowed] == mixture["num_epochs"]).all()
-    assert f"without {numbers[0]} sequence" in " ".join(schedule_table(run).split())
+    assert f"without {numbers[0]} sequence" in " ".join(str(run).split())
 
 
 def one_position(run: jd.StoredRun, number: int) -> Any:
@@ -302,11 +301,11 @@ def test_a_run_says_which_datasets_were_checked_against_which_lists(place: Path,
     path = place / "benchmark.jsonl"
     benchmark = f"{path} ({hashlib.sha256(path.read_bytes()).hexdigest()[:8]})"
     assert [list(each.checked_against) for each in jd.open_schedule(run.root).members] == [[], [benchmark]]
-    words = "".join(schedule_table(run).split())
+    words = "".join(str(run).split())
     assert "checkedagainst:../../" in words
     assert "others:none../../" in words
     assert f"near:{benchmark.replace(' ', '')}version" in words
-    assert "checked against" not in schedule_table(jd.create_schedule(tmp_path / "one", place / "others"))
+    assert "checked against" not in str(jd.create_schedule(tmp_path / "one", place / "others"))
     values = run_values(run, Progress(quiet=True), windows=(8,))["run"]
     assert [each["checked_against"] for each in values["datasets"]] == [[], [benchmark]]
     assert "held-out text" in values["versions"][0]["change"]

@@ -12,7 +12,6 @@ import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
-from jax_diversity.streaming.run.schedule_text import schedule_table
 from tests.support.chats import config_of, packed, write_corpus
 from tests.support.tiny_dataset import write_tiny_dataset
 
@@ -36,7 +35,7 @@ def test_two_epochs_of_one_dataset_at_its_share(epochs: float, datasets: list[jd
     run = jd.create_schedule(tmp_path / "run", datasets, num_epochs={"wiki": epochs}, weights={"web": 0.7, "wiki": 0.3})
     assert len(run) == round(epochs * wiki.num_sequences / 0.3)
     assert abs(reads(run)[1] - epochs * wiki.num_sequences) <= 1
-    assert f"{epochs:g} epoch" in schedule_table(run)
+    assert f"{epochs:g} epoch" in str(run)
     if epochs == 2:
         numbers, sequences = run.places(np.arange(len(run)))
         times = np.bincount(sequences[numbers == 1], minlength=wiki.num_sequences)

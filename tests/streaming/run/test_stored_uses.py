@@ -155,7 +155,7 @@ def test_a_run_is_measured_by_joined_characteristics_and_its_own_shares(
     for family, counts in chars.counts.items():
         tokens = counts[whole(run)].sum(axis=0)
         shares[family] = tokens / tokens.sum()
-    expected = jd.measure(chars, run.to_order(), windows=(8, 32), targets=shares).summary()
+    expected = jd.measure(chars, run, windows=(8, 32), targets=shares).summary()
     command = ["measure", "--out", str(run.root), "--windows", "8", "32", "--quiet"]
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["run"]
