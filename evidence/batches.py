@@ -99,9 +99,9 @@ class Mixed(Ordered):
 
     def give(self, step: int) -> Given:
         """The next sequences of the order, with their segments' groups."""
-        given = super().give(step)
+        batch = super().give(step)
         groups = groups_of_segments(self.packed.segments, self._codes, self.rows)
-        return replace(given, arrays={**given.arrays, "groups": groups}, num_groups=len(self._names))
+        return replace(batch, arrays={**batch.arrays, "groups": groups}, num_groups=len(self._names))
 
     def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
         """Store the losses; after `replan_every` steps make a new order of the rest of the epoch."""
@@ -109,7 +109,8 @@ class Mixed(Ordered):
         if (step + 1) % self._config.replan_every:
             return {}
         sums, counts = (
-            np.sum([np.asarray(each, np.float64) for each in part], axis=0) for part in zip(*self._waiting, strict=True)
+            np.sum([np.asarray(sums_and_counts, np.float64) for sums_and_counts in part], axis=0)
+            for part in zip(*self._waiting, strict=True)
         )
         self._waiting = []
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

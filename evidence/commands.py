@@ -104,7 +104,7 @@ def summarize(files: tuple[str, ...] = (), /, *, out: str = "lab", page: str | N
     if not files:
         raise UserError("Expected files of experiments, found none; name files of configs/experiments.")
     experiments = [_experiment(file, None) for file in files]
-    claims = judged_claims([Judge(each, read_rows(Path(out) / each.name)) for each in experiments])
+    claims = judged_claims([Judge(experiment, read_rows(Path(out) / experiment.name)) for experiment in experiments])
     if not claims:
         raise UserError(f"Expected rows of the experiments in {out}, found none; run `python -m evidence run`.")
     if page is not None:

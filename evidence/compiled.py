@@ -121,12 +121,12 @@ class TrialModel(CompiledModel):
     ) -> tuple[Parameters, Any, StepResult]:
         # The model does not read the groups of the segments.
         groups = batch.arrays.get("groups")
-        arrays = {name: each for name, each in batch.arrays.items() if name != "groups"}
+        arrays = {name: array for name, array in batch.arrays.items() if name != "groups"}
         after = sketched = None
         if batch.sketches:
             # Gradients of single sequences; their weighted sum is the batch's gradient, which is not computed again.
             number = jnp.maximum(_num_targets(arrays), 1).astype(jnp.float32)
-            rows = {name: each[:, None] for name, each in arrays.items()}
+            rows = {name: array[:, None] for name, array in arrays.items()}
 
             def of_row(row: Batch) -> tuple[Array, Array, Array, Any]:
                 (loss, (by_token, _)), gradient = jax.value_and_grad(self._mean_loss, has_aux=True)(parameters, row)

@@ -52,17 +52,17 @@ class Documents:
 
     def measures(self, sums: np.ndarray, counts: np.ndarray, macro: str) -> dict[str, float]:
         """Mean losses in nats per token: of all targets, of every group, and the mean over the groups of `macro`."""
-        found = {"loss/validation": float(sums.sum() / counts.sum())}
+        losses = {"loss/validation": float(sums.sum() / counts.sum())}
         for family, names in self.groups.items():
             means = []
             for name in sorted(set(names.tolist())):
-                held = names == name
-                if (total := counts[held].sum()) >= _LEAST_TOKENS:
-                    means.append(float(sums[held].sum() / total))
-                    found[f"loss/{family}/{name}"] = means[-1]
+                in_group = names == name
+                if (total := counts[in_group].sum()) >= _LEAST_TOKENS:
+                    means.append(float(sums[in_group].sum() / total))
+                    losses[f"loss/{family}/{name}"] = means[-1]
             if family == macro:
-                found["loss/macro"] = float(np.mean(means))
-        return found
+                losses["loss/macro"] = float(np.mean(means))
+        return losses
 
 
 @dataclass(frozen=True)
@@ -141,15 +141,15 @@ def at(data: Path, path: str) -> str:
 
 def common_runs(dataset: Dataset, documents: Documents) -> float:
     """Share of a task's runs of 32 consecutive tokens that also occur in the training documents, by 64-bit hashes."""
-    known = np.unique(np.concatenate([_runs(np.asarray(tokens)) for tokens in documents.texts]))
-    if not len(known):
+    runs = np.unique(np.concatenate([_runs(np.asarray(tokens)) for tokens in documents.texts]))
+    if not len(runs):
         return 0.0
-    found = np.zeros(len(known), bool)
+    is_present = np.zeros(len(runs), bool)
     for index in np.unique(dataset.segments.document_index).tolist():
         hashes = _runs(np.asarray(dataset.tokens.document(index)))
-        places = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-        found[places[known[places] == hashes]] = True
-    return float(found.mean())
+        places = np.minimum(np.searchsorted(runs, hashes), len(runs) - 1)
+        is_present[places[runs[places] == hashes]] = True
+    return float(is_present.mean())
 
 
 def _runs(tokens: Integer[np.ndarray, " token"]) -> np.ndarray:

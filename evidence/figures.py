@@ -30,8 +30,8 @@ class Bar(NamedTuple):
 
 def differences_figure(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     """Differences as points with their intervals: green if lower, orange if higher, grey if not significant."""
-    known = [bar.difference for bar in bars if bar.difference is not None]
-    reach = max((max(abs(each.low), abs(each.high)) for each in known), default=1.0) or 1.0
+    differences = [bar.difference for bar in bars if bar.difference is not None]
+    reach = max((max(abs(difference.low), abs(difference.high)) for difference in differences), default=1.0) or 1.0
     step = _round_step(reach / 3)
     limit = np.ceil(reach / step) * step
     scale = (WIDTH - _LEFT - _RIGHT) / (2 * limit)
@@ -46,14 +46,14 @@ def differences_figure(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
         parts.append(line("axis" if is_zero else "grid", x(tick), _TOP - 8, x(tick), bottom))
         parts.append(text(x(tick), bottom + 18, f"{0.0 if is_zero else tick:+.3g}", "quiet", "middle"))
     for number, bar in enumerate(bars):
-        y, each = _TOP + _ROW * (number + 0.5), bar.difference
-        if each is None:
+        y, difference = _TOP + _ROW * (number + 0.5), bar.difference
+        if difference is None:
             parts.append(text(24, y + 4, bar.name, "quiet"))
             continue
-        kind = "open" if not bar.is_significant else "lower" if each.mean < 0 else "higher"
+        kind = "open" if not bar.is_significant else "lower" if difference.mean < 0 else "higher"
         parts.append(text(_LEFT - 12, y + 4, bar.name, "", "end"))
-        parts += [line(kind, x(each.low), y, x(each.high), y), circle(kind, x(each.mean), y, 4.5)]
-        words = f"{each.mean:+.4f} [{each.low:+.3f}, {each.high:+.3f}]"
+        parts += [line(kind, x(difference.low), y, x(difference.high), y), circle(kind, x(difference.mean), y, 4.5)]
+        words = f"{difference.mean:+.4f} [{difference.low:+.3f}, {difference.high:+.3f}]"
         parts.append(text(WIDTH - 14, y + 4, words, "quiet", "end"))
     parts.append(text(x(-limit), bottom + 38, "← lower", "quiet"))
     parts.append(text(x(limit), bottom + 38, "higher →", "quiet", "end"))

@@ -17,7 +17,7 @@ def named_matrices(gradients: Any) -> dict[str, Array]:
 
     The joint matrix of queries, keys and values is split into three; arrays that are not matrices are left out.
     """
-    found = {}
+    measures = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         if leaf.ndim != 2:
             continue
@@ -29,10 +29,10 @@ def named_matrices(gradients: Any) -> dict[str, Array]:
         kind = next((word for word in reversed(words) if not word.isdigit() and word not in ("blocks", "layers")), "")
         if kind == "query_key_value":
             for part, matrix in zip(("query", "key", "value"), jnp.split(leaf, 3, axis=1), strict=True):
-                found[f"{layer}{part}"] = matrix
+                measures[f"{layer}{part}"] = matrix
         else:
-            found[f"{layer}{kind or 'embedding'}"] = leaf
-    return found
+            measures[f"{layer}{kind or 'embedding'}"] = leaf
+    return measures
 
 
 def stable_ranks(gradients: Any) -> dict[str, Float[Array, ""]]:

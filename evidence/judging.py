@@ -93,19 +93,19 @@ class Judge:
             UserError: rows of one dataset have different tokens.
         """
         check_data(self.experiment, self.rows)
-        found: dict[tuple[str, str], dict[Seeds, TrialRow]] = {}
+        runs: dict[tuple[str, str], dict[Seeds, TrialRow]] = {}
         for trial in self.experiment.trials:
             row = self.rows.get(trial.identity)
             if row is not None and row.status == "done":
                 key = trial.arm, _key(trial.varied)
-                found.setdefault(key, {})[trial.config.order_seed, trial.config.weight_seed] = row
-        return found
+                runs.setdefault(key, {})[trial.config.order_seed, trial.config.weight_seed] = row
+        return runs
 
     @cached_property
     def num_diverged(self) -> int:
         """Number of runs whose loss became infinite or NaN."""
-        known = {trial.identity for trial in self.experiment.trials}
-        return sum(row.status == "diverged" for identity, row in self.rows.items() if identity in known)
+        identities = {trial.identity for trial in self.experiment.trials}
+        return sum(row.status == "diverged" for identity, row in self.rows.items() if identity in identities)
 
     @cached_property
     def settings(self) -> list[str]:
@@ -170,8 +170,8 @@ class Judge:
         """The rows of an arm by seeds: one for each pair of seeds; for `ALL`, one for every varied setting."""
         if setting != ALL:
             return {seeds: [row] for seeds, row in self.runs.get((arm, setting or self.best(arm)), {}).items()}
-        rows = [self.runs.get((arm, each), {}) for each in self.settings]
-        return {seeds: [each[seeds] for each in rows] for seeds in rows[0] if all(seeds in each for each in rows)}
+        rows = [self.runs.get((arm, setting), {}) for setting in self.settings]
+        return {seeds: [row[seeds] for row in rows] for seeds in rows[0] if all(seeds in row for row in rows)}
 
     def names(self, pattern: str) -> list[str]:
         """The measures that match a name, which may end in `*`."""
@@ -179,8 +179,8 @@ class Judge:
         if not star:
             return [pattern]
         rows = [row for rows in self.runs.values() for row in rows.values()]
-        known = {name for row in rows[:1] for name in row.final()}
-        return [name + ends for name in sorted(known) if name.startswith(begins)]
+        names = {name for row in rows[:1] for name in row.final()}
+        return [name + ends for name in sorted(names) if name.startswith(begins)]
 
     def judge(self, claim: ClaimConfig) -> Judged:
         """The verdict on a claim."""
@@ -195,31 +195,35 @@ class Judge:
             pairs = [(arm, claim.against or self.against(arm), name) for arm in claim.arms for name in measures]
         # The mean over the varied settings uses all runs; the choice of an arm's best setting depends on noise.
         setting = ALL if len(self.settings) > 1 else None
-        found = [(pair, difference) for pair in pairs if (difference := self.difference(*pair, setting)) is not None]
-        if not found:
+        judged_pairs = [
+            (pair, difference) for pair in pairs if (difference := self.difference(*pair, setting)) is not None
+        ]
+        if not judged_pairs:
             return Judged(claim, "not run", "")
-        differences = [difference for _, difference in found]
+        differences = [difference for _, difference in judged_pairs]
         if claim.test == "mixed":
             clear = are_significant(differences)
-            lower = sum(mark and each.mean < 0 for mark, each in zip(clear, differences, strict=True))
+            lower = sum(mark and difference.mean < 0 for mark, difference in zip(clear, differences, strict=True))
             higher = sum(clear) - lower
-            figure = f"{lower} of {len(found)} measures lower, {higher} higher, after Holm's correction"
+            figure = f"{lower} of {len(judged_pairs)} measures lower, {higher} higher, after Holm's correction"
             return Judged(
                 claim, "supported" if lower and higher else "not supported" if any(clear) else "inconclusive", figure
             )
         if claim.test == "most_higher":
-            return self._most_higher(claim, [pair for pair, _ in found], differences)
+            return self._most_higher(claim, [pair for pair, _ in judged_pairs], differences)
         sign = -1 if claim.test in ("lower", "lowest") else 1
         verdict = _verdict_on_all(differences, sign)
         # The weakest comparison decides: the largest p-value, or the smallest p-value on the other side.
-        weakest = max(found, key=lambda each: each[1].p_value if sign * each[1].mean > 0 else 2 - each[1].p_value)
-        shown = found if len(found) <= 4 else [weakest]
-        figure = "; ".join(f"{arm} - {other}: {interval(each)}" for (arm, other, _), each in shown)
-        if setting == ALL and len(found) == 1 and (best := self.difference(*found[0][0])) is not None:
+        weakest = max(
+            judged_pairs, key=lambda each: each[1].p_value if sign * each[1].mean > 0 else 2 - each[1].p_value
+        )
+        shown = judged_pairs if len(judged_pairs) <= 4 else [weakest]
+        figure = "; ".join(f"{arm} - {other}: {interval(difference)}" for (arm, other, _), difference in shown)
+        if setting == ALL and len(judged_pairs) == 1 and (best := self.difference(*judged_pairs[0][0])) is not None:
             figure += f" over all settings; {interval(best)} with each at its best"
-        if len(found) > 1:
-            number = sum(each.is_clear and sign * each.mean > 0 for each in differences)
-            figure = f"{number} of {len(found)} as claimed; the largest p is {weakest[1].p_value:.3g}; {figure}"
+        if len(judged_pairs) > 1:
+            number = sum(difference.is_clear and sign * difference.mean > 0 for difference in differences)
+            figure = f"{number} of {len(judged_pairs)} as claimed; the largest p is {weakest[1].p_value:.3g}; {figure}"
         return self._with_needed(Judged(claim, verdict, figure, weakest[1]), [weakest[1]])
 
     def _most_higher(
@@ -229,15 +233,15 @@ class Judge:
         arm, other, _ = pairs[0]
         setting = ALL if len(self.settings) > 1 else None
         one, two = self._runs(arm, setting), self._runs(other, setting)
-        seeds = [each for each in one if each in two]
+        seeds = [pair for pair in one if pair in two]
 
         def logs(runs: Mapping[Seeds, Sequence[TrialRow]]) -> np.ndarray:
             names = [name for _, _, name in pairs]
-            values = [[np.log(value_of(row, name)) for name in names for row in runs[each]] for each in seeds]
+            values = [[np.log(value_of(row, name)) for name in names for row in runs[pair]] for pair in seeds]
             return np.array(values).mean(axis=1)[:, None]
 
         mean = paired_difference(logs(one), logs(two), num_draws=2000)
-        number = sum(each.mean > 0 for each in differences)
+        number = sum(difference.mean > 0 for difference in differences)
         figure = f"{number} of {len(differences)} higher; ratio of geometric means {np.exp(mean.mean):.3f} "
         figure += f"[{np.exp(mean.low):.3f}, {np.exp(mean.high):.3f}]"
         if mean.is_significant:
@@ -249,29 +253,31 @@ class Judge:
         """Range of the first measure over the varied settings, for every pair of seeds with all of them."""
         first = self.experiment.config.measures[0]
         rows = [self.runs.get((arm, setting), {}) for setting in self.settings]
-        seeds = [each for each in rows[0] if all(each in other for other in rows)]
-        return {each: float(np.ptp([value_of(other[each], first) for other in rows])) for each in seeds}
+        seeds = [pair for pair in rows[0] if all(pair in other for other in rows)]
+        return {pair: float(np.ptp([value_of(other[pair], first) for other in rows])) for pair in seeds}
 
     def _sensitivity(self, claim: ClaimConfig) -> Judged:
-        found = []
+        ranges_compared = []
         for arm in claim.arms:
             one, two = self.ranges(arm), self.ranges(claim.against or self.against(arm))
-            seeds = [each for each in one if each in two]
+            seeds = [pair for pair in one if pair in two]
             if len(seeds) < 2:
                 return Judged(claim, "not run", "")
-            left, right = (np.array([[ranges[each]] for each in seeds]) for ranges in (one, two))
-            found.append((arm, paired_difference(left, right, num_draws=2000)))
-        figure = "; ".join(f"range of {arm} less that of the other: {interval(each)}" for arm, each in found)
-        differences = [each for _, each in found]
-        weakest = min(differences, key=lambda each: each.mean / max(each.error, 1e-12))
+            left, right = (np.array([[ranges[pair]] for pair in seeds]) for ranges in (one, two))
+            ranges_compared.append((arm, paired_difference(left, right, num_draws=2000)))
+        figure = "; ".join(
+            f"range of {arm} less that of the other: {interval(difference)}" for arm, difference in ranges_compared
+        )
+        differences = [difference for _, difference in ranges_compared]
+        weakest = min(differences, key=lambda difference: difference.mean / max(difference.error, 1e-12))
         return self._with_needed(Judged(claim, _verdict_on_all(differences, 1), figure, weakest), differences)
 
     def _with_needed(self, judged: Judged, differences: Sequence[Difference]) -> Judged:
         """Add the runs that an inconclusive claim would need to detect all of some observed differences."""
-        if judged.verdict != "inconclusive" or not all(each.deviation > 0 for each in differences):
+        if judged.verdict != "inconclusive" or not all(difference.deviation > 0 for difference in differences):
             return judged
         try:
-            num_pairs = max(pairs_needed(each.mean, each.deviation) for each in differences)
+            num_pairs = max(pairs_needed(difference.mean, difference.deviation) for difference in differences)
         except UserError:  # a million pairs are not enough
             return judged
         seconds = num_pairs * sum(map(self._seconds, self._involved(judged.claim)))
@@ -292,8 +298,8 @@ class Judge:
         for (arm, setting), rows in self.runs.items():
             if len(rows) < 3:
                 continue
-            others = self.runs.get((self.against(arm), setting), {})
-            seeds = [each for each in rows if each in others and self.against(arm) != arm]
+            baseline_rows = self.runs.get((self.against(arm), setting), {})
+            seeds = [pair for pair in rows if pair in baseline_rows and self.against(arm) != arm]
             words = " ".join([arm, *(str(value) for value in json.loads(setting).values())])
             for share in next(iter(rows.values())).settings["evaluate_at"]:
                 first = f"{self.experiment.config.measures[0]}@{share}"
@@ -302,14 +308,14 @@ class Judge:
                 deviation, by_group, ratio = float(values.std(ddof=1)), 0.0, None
                 if names:
                     groups = np.array([[value_of(row, name) for name in names] for row in rows.values()])
-                    own = groups - groups.mean(axis=1, keepdims=True)
-                    by_group = float(np.sqrt(own.var(axis=0, ddof=1).mean()))
+                    residuals = groups - groups.mean(axis=1, keepdims=True)
+                    by_group = float(np.sqrt(residuals.var(axis=0, ddof=1).mean()))
                 try:
                     num_runs = pairs_needed(0.01, max(deviation, 1e-6) * np.sqrt(2))
                 except UserError:
                     num_runs = None
                 if len(seeds) >= 3:
-                    both = np.array([[value_of(each[pair], first) for pair in seeds] for each in (others, rows)])
+                    both = np.array([[value_of(each[pair], first) for pair in seeds] for each in (baseline_rows, rows)])
                     if np.ptp(both, axis=1).all():  # runs that are all equal have no ratio
                         ratio = variance_ratio(*both)
                 spreads.append(Spread(words, share, float(values.mean()), deviation, by_group, num_runs, ratio))
@@ -324,16 +330,16 @@ def _verdict_on_all(differences: Sequence[Difference], sign: int) -> Verdict:
     and acceptance sampling*, Technometrics 24(4)). The claim does not hold if any difference is significant with the
     other sign, after Holm's correction.
     """
-    if all(each.is_clear and sign * each.mean > 0 for each in differences):
+    if all(difference.is_clear and sign * difference.mean > 0 for difference in differences):
         return "supported"
     marks = zip(are_significant(differences), differences, strict=True)
-    return "not supported" if any(mark and sign * each.mean < 0 for mark, each in marks) else "inconclusive"
+    return "not supported" if any(mark and sign * difference.mean < 0 for mark, difference in marks) else "inconclusive"
 
 
 def are_significant(differences: Sequence[Difference]) -> list[bool]:
     """Whether each difference is significant at 5 %: after Holm's correction, and with an interval that excludes 0."""
-    corrected = holm(np.array([each.p_value for each in differences]))
-    return [bool(p <= 0.05) and each.is_significant for p, each in zip(corrected, differences, strict=True)]
+    corrected = holm(np.array([difference.p_value for difference in differences]))
+    return [bool(p <= 0.05) and difference.is_significant for p, difference in zip(corrected, differences, strict=True)]
 
 
 def interval(difference: Difference) -> str:
@@ -352,8 +358,8 @@ def value_of(row: TrialRow, measure: str) -> float:
         return float("nan")
     if share.startswith(">"):
         return float(values[steps > float(share[1:]) * row.num_steps].mean())
-    wanted = row.num_steps if not share else float(share) * row.num_steps
-    return float(values[np.argmin(np.abs(steps - wanted))])
+    target_step = row.num_steps if not share else float(share) * row.num_steps
+    return float(values[np.argmin(np.abs(steps - target_step))])
 
 
 def _of_documents(measure: str, row: TrialRow) -> bool:

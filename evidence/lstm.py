@@ -33,8 +33,8 @@ class Lstm(nnx.Module):
     def __call__(self, inputs: Int[Array, "row token"], carry: Carry) -> tuple[Float[Array, "row token width"], Carry]:
         """The final hidden states, and the state after the last token."""
         hidden, carries = self.embedding(inputs), []
-        for layer, own in zip(self.layers, carry, strict=True):
-            hidden, after = layer(hidden, own)
+        for layer, state in zip(self.layers, carry, strict=True):
+            hidden, after = layer(hidden, state)
             carries.append(after)
         return hidden, jnp.stack(carries)
 

@@ -106,10 +106,10 @@ class LearningSpeed:
             if np.isfinite(loss) and num_tokens[group]:
                 self._losses[group].append((middle[group], loss))
         speeds = np.array([self._speed(group) for group in range(len(losses))])
-        known = np.isfinite(speeds)
-        if not known.any() or not speeds[known].sum():
+        is_known = np.isfinite(speeds)
+        if not is_known.any() or not speeds[is_known].sum():
             return self.prior
-        speeds[~known] = speeds[known].mean()
+        speeds[~is_known] = speeds[is_known].mean()
         return (1 - self.smoothing) * _normal(self.prior * speeds) + self.smoothing * self.prior
 
     def _speed(self, group: int) -> float:

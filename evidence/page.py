@@ -90,19 +90,19 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
         yield from _spread_table(judge)
 
 
-def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
+def _design(judge: Judge, rows: Sequence[TrialRow]) -> str:
     experiment = judge.experiment
-    sizes = sorted({(row.num_parameters, row.settings["model"], row.settings["size"]) for row in known})
+    sizes = sorted({(row.num_parameters, row.settings["model"], row.settings["size"]) for row in rows})
     models = ", ".join(f"{model} `{size}` ({number:,} parameters)" for number, model, size in sizes)
-    tokens = sorted(row.num_tokens for row in known)
+    tokens = sorted(row.num_tokens for row in rows)
     span = f"{tokens[0]:,}" if tokens[0] == tokens[-1] else f"{tokens[0]:,} to {tokens[-1]:,}"
     varied = "".join(f", {name} {', '.join(map(str, values))}" for name, values in experiment.vary.items())
-    devices = sorted({row.device for row in known})
+    devices = sorted({row.device for row in rows})
     worker = "core" if all(device.startswith("cpu") for device in devices) else "process"
     return (
         f"{len(experiment.arms)} arms, {experiment.num_pairs} runs of each{varied}; runs of one seed share first "
         f"weights, budget and validation. {models}; {span} target tokens per run; "
-        f"{', '.join(devices)}; {sum(row.seconds for row in known) / 3600:.1f} hours of one {worker}. "
+        f"{', '.join(devices)}; {sum(row.seconds for row in rows) / 3600:.1f} hours of one {worker}. "
         "Losses are nats per token; intervals are 95 % intervals over seeds and documents."
     )
 
@@ -128,10 +128,12 @@ def _table(judge: Judge, measure: str) -> Iterator[str]:
     """Yield every arm's mean, and its difference from the arm it is compared with, each at its best setting."""
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm)]
     differences = {arm: _difference(judge, arm, measure) for arm in arms}
-    found = {arm: each for arm, each in differences.items() if each is not None}
-    clear = dict(zip(found, are_significant(list(found.values())), strict=True)) if found else {}
+    shown = {arm: difference for arm, difference in differences.items() if difference is not None}
+    clear = dict(zip(shown, are_significant(list(shown.values())), strict=True)) if shown else {}
     corrected = (
-        dict(zip(found, holm(np.array([each.p_value for each in found.values()])), strict=True)) if found else {}
+        dict(zip(shown, holm(np.array([difference.p_value for difference in shown.values()])), strict=True))
+        if shown
+        else {}
     )
     several = bool(judge.experiment.config.compare)
     yield f"## {measure}\n"
@@ -140,16 +142,16 @@ def _table(judge: Judge, measure: str) -> Iterator[str]:
     for arm in sorted(arms, key=lambda arm: judge.values(arm, measure).mean()) if not several else arms:
         at = f"{_words(judge.best(arm))} | " if len(judge.settings) > 1 else ""
         mean = judge.values(arm, measure).mean()
-        each = found.get(arm)
-        if each is None:
+        difference = shown.get(arm)
+        if difference is None:
             yield f"| {arm} | {at}{mean:.4f} | | | |"
             continue
-        verdict = ("lower" if each.mean < 0 else "higher") if clear[arm] else "inconclusive"
+        verdict = ("lower" if difference.mean < 0 else "higher") if clear[arm] else "inconclusive"
         origin = f"{judge.against(arm)}: " if several else ""
-        yield f"| {arm} | {at}{mean:.4f} | {origin}{interval(each)} | {corrected[arm]:.3g} | {verdict} |"
-    if found:
-        pairs = min(each.num_pairs for each in found.values())
-        deviation = float(np.median([each.deviation for each in found.values()]))
+        yield f"| {arm} | {at}{mean:.4f} | {origin}{interval(difference)} | {corrected[arm]:.3g} | {verdict} |"
+    if shown:
+        pairs = min(difference.num_pairs for difference in shown.values())
+        deviation = float(np.median([difference.deviation for difference in shown.values()]))
         effect = smallest_detectable(max(deviation, 1e-9), pairs)
         yield f"\nThe standard deviation of a pair's difference is {deviation:.3g} (median of the arms). With"
         yield f"{pairs} pairs the minimal detectable effect is {effect:.3g} (power 80 %).\n"
@@ -175,8 +177,10 @@ def _settings_table(judge: Judge) -> Iterator[str]:
         cells = []
         for setting in judge.settings:
             values = judge.values(arm, first, setting)
-            each = _difference(judge, arm, first, setting)
-            cells.append("" if not len(values) else f"{values.mean():.4f}" + (f" ({each.mean:+.4f})" if each else ""))
+            difference = _difference(judge, arm, first, setting)
+            cells.append(
+                "" if not len(values) else f"{values.mean():.4f}" + (f" ({difference.mean:+.4f})" if difference else "")
+            )
         ranges = list(judge.ranges(arm).values())
         over_all = _difference(judge, arm, first, ALL)
         cells.append("" if over_all is None else interval(over_all))
@@ -265,16 +269,16 @@ def _groups_table(judge: Judge) -> Iterator[str]:
     yield f"| {family} | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
     marks: dict[tuple[str, str], bool] = {}
     for arm in arms:
-        found = {name: each for name in names if (each := rows[arm, name]) is not None}
-        if found:
+        present = {name: row for name in names if (row := rows[arm, name]) is not None}
+        if present:
             marks |= {
-                (arm, name): mark for name, mark in zip(found, are_significant(list(found.values())), strict=True)
+                (arm, name): mark for name, mark in zip(present, are_significant(list(present.values())), strict=True)
             }
     for name in names:
         cells = []
         for arm in arms:
-            each = rows[arm, name]
-            words = "" if each is None else f"{each.mean:+.3f}"
+            row = rows[arm, name]
+            words = "" if row is None else f"{row.mean:+.3f}"
             cells.append(f"**{words}**" if marks.get((arm, name)) else words)
         yield f"| {name.rpartition('/')[2]} | {' | '.join(cells)} |"
     yield ""
@@ -312,11 +316,11 @@ def _spread_table(judge: Judge) -> Iterator[str]:
         "(interval of Pitman and Morgan).\n"
     )
     yield f"| arm | share of the steps | mean | deviation | by group | runs | variance ratio |\n|{'---|' * 7}"
-    for each in judge.spreads():
-        num_runs = "over a million" if each.num_runs is None else f"{each.num_runs:,}"
-        ratio = "" if each.ratio is None else "{:.2f} [{:.2f}, {:.2f}]".format(*each.ratio)
+    for spread in judge.spreads():
+        num_runs = "over a million" if spread.num_runs is None else f"{spread.num_runs:,}"
+        ratio = "" if spread.ratio is None else "{:.2f} [{:.2f}, {:.2f}]".format(*spread.ratio)
         yield (
-            f"| {each.arm} | {each.share:g} | {each.mean:.4f} | {each.deviation:.4f} | {each.by_group:.4f} | "
+            f"| {spread.arm} | {spread.share:g} | {spread.mean:.4f} | {spread.deviation:.4f} | {spread.by_group:.4f} | "
             f"{num_runs} | {ratio} |"
         )
     yield ""
@@ -329,12 +333,14 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
     for measure in config.measures:
         setting = ALL if len(judge.settings) > 1 else None
         found = {
-            arm: each for arm in experiment.arms if (each := _difference(judge, arm, measure, setting)) is not None
+            arm: difference
+            for arm in experiment.arms
+            if (difference := _difference(judge, arm, measure, setting)) is not None
         }
         if found:
             clear = are_significant(list(found.values()))
             bars.append(Bar(measure + (", mean over all settings" if setting else "")))
-            bars += [Bar(arm, each, mark) for (arm, each), mark in zip(found.items(), clear, strict=True)]
+            bars += [Bar(arm, difference, mark) for (arm, difference), mark in zip(found.items(), clear, strict=True)]
     if bars:
         subtitle = "Paired differences with 95 % intervals, nats per token; coloured if significant after correction."
         yield f"{experiment.name.replace('_', '-')}-differences.svg", differences_figure(config.title, subtitle, bars)

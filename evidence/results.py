@@ -84,11 +84,11 @@ class TrialRow:
 
     def final(self) -> dict[str, float]:
         """The last value of every measure."""
-        return {each.name: each.value for each in self.measures}
+        return {measure.name: measure.value for measure in self.measures}
 
     def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """The steps of a measure, and its values."""
-        points = [(each.step, each.value) for each in self.measures if each.name == name]
+        points = [(measure.step, measure.value) for measure in self.measures if measure.name == name]
         return np.array([step for step, _ in points]), np.array([value for _, value in points])
 
 
@@ -119,11 +119,11 @@ def read_rows(*folders: Path) -> dict[str, TrialRow]:
     Raises:
         UserError: a file has no rows or rows of another version, or two runs of one identity have different numbers.
     """
-    found: dict[str, TrialRow] = {}
+    rows: dict[str, TrialRow] = {}
     origin: dict[str, Path] = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*.parquet"))):
         for row in _rows(_read(path), path):
-            other = found.get(row.identity)
+            other = rows.get(row.identity)
             if other is not None and _numbers(other) != _numbers(row):
                 raise UserError(
                     f"Expected one result of each run, found two different results of {row.experiment}, {row.arm}, "
@@ -131,9 +131,9 @@ def read_rows(*folders: Path) -> dict[str, TrialRow]:
                     f"on {other.device}, {path} on {row.device}): equal settings should give equal bits on one kind of "
                     "machine; find the reason, and remove one of the two."
                 )
-            found.setdefault(row.identity, row)
+            rows.setdefault(row.identity, row)
             origin.setdefault(row.identity, path)
-    return found
+    return rows
 
 
 def check_data(experiment: Experiment, rows: Mapping[str, TrialRow], data: Mapping[str, str] | None = None) -> None:
@@ -144,12 +144,12 @@ def check_data(experiment: Experiment, rows: Mapping[str, TrialRow], data: Mappi
         rows: rows by identity.
         data: dataset -> the hash of the tokens of its next runs.
     """
-    known = {name: (value, "the next runs") for name, value in (data or {}).items()}
+    expected = {name: (value, "the next runs") for name, value in (data or {}).items()}
     for trial in experiment.trials:
         row, dataset = rows.get(trial.identity), trial.config.dataset
         if row is None:
             continue
-        value, origin = known.setdefault(dataset, (row.data, f"{row.arm} on {row.device}"))
+        value, origin = expected.setdefault(dataset, (row.data, f"{row.arm} on {row.device}"))
         if value != row.data:
             raise UserError(
                 f"Expected all runs of {experiment.name} on the dataset {dataset!r} to have the same tokens, found "

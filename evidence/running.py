@@ -128,12 +128,12 @@ def _collect(folder: Path, waiting: Path, *, ends: bool = False) -> None:
     """Move finished rows into the file; a row that a kill left in both places is kept once."""
     if not waiting.is_dir():
         return
-    if found := read_rows(waiting):
-        held = stored_identities(folder / FILE)
-        if not held.isdisjoint(found):
+    if rows := read_rows(waiting):
+        stored = stored_identities(folder / FILE)
+        if not stored.isdisjoint(rows):
             read_rows(folder, waiting)  # raises an error if the numbers differ
-        append_rows(folder / FILE, [row for identity, row in found.items() if identity not in held])
-        for identity in found:
+        append_rows(folder / FILE, [row for identity, row in rows.items() if identity not in stored])
+        for identity in rows:
             (waiting / f"{identity}.parquet").unlink(missing_ok=True)
     if ends:  # no process writes to this folder now
         remove_leftovers(waiting)

@@ -130,7 +130,7 @@ def training_sequences(dataset: Dataset, segments: Segments, attention: Attentio
     segment[row], documents[row] = number[of_segment], segments.document_index[of_segment]
     position = np.zeros(len(tokens), np.int32)
     position[row] = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    tokens, segment, documents, position = (each.reshape(shape) for each in (tokens, segment, documents, position))
+    tokens, segment, documents, position = (array.reshape(shape) for array in (tokens, segment, documents, position))
     if attention == "sequence":
         segment = np.minimum(segment, 1)
         position = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape) * segment

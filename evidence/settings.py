@@ -357,7 +357,7 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
     if not isinstance(plain, dict):
         raise UserError("Expected a mapping from names to settings, such as `title: Orders`.")
     rest = dict(plain)
-    datasets, arms, vary = ({} if (part := rest.pop(each, None)) is None else part for each in _PLAIN)
+    datasets, arms, vary = ({} if (part := rest.pop(name, None)) is None else part for name in _PLAIN)
     for each, part in zip(_PLAIN, (datasets, arms, vary), strict=True):
         if not isinstance(part, dict) or (each != "vary" and not part):
             raise UserError(f"Expected {each} as a mapping from names to settings, not empty, found {part!r}.")
@@ -367,11 +367,11 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
     if size is not None:
         base |= {"size": size, "precision": "bfloat16" if size in _HALF_PRECISION else "float32"}
     held = {"validation": _changed(config.validation, ValidationConfig())}
-    held["tasks"] = {each: _changed(task, TaskConfig()) for each, task in config.tasks.items()}
+    held["tasks"] = {name: _changed(task, TaskConfig()) for name, task in config.tasks.items()}
     trials = []
     for order_seed, weight_seed in config.seeds.pairs():
-        for arm, own in arms.items():
-            settings = _overlaid(base, own, f"arms.{arm}")
+        for arm, arm_settings in arms.items():
+            settings = _overlaid(base, arm_settings, f"arms.{arm}")
             for values in itertools.product(*vary.values()):
                 varied = dict(zip(vary, values, strict=True))
                 seeds = {"order_seed": order_seed, "weight_seed": weight_seed}
@@ -420,13 +420,13 @@ def _identifying_order(order: OrderConfig, changed: dict[str, Any]) -> dict[str,
     published objective.
     """
     rest = dict(changed)
-    own = rest.pop("objective", {})
-    form = {"form": own["form"]} if "form" in own else {}
-    own = {("weights" if name == "family_weights" else name): value for name, value in own.items()}
+    objective = rest.pop("objective", {})
+    form = {"form": objective["form"]} if "form" in objective else {}
+    objective = {("weights" if name == "family_weights" else name): value for name, value in objective.items()}
     for base in Objective.BASES:
         if dataclasses.replace(order.objective, form="squares") == getattr(Objective, base)():
             return {**rest, "objective": base, **form}
-    return {**rest, **own}
+    return {**rest, **objective}
 
 
 def _changed(settings: Any, default: Any) -> dict[str, Any]:
@@ -434,28 +434,28 @@ def _changed(settings: Any, default: Any) -> dict[str, Any]:
 
     A new setting, whose default keeps the numbers, therefore keeps the identities of all rows.
     """
-    found = {}
-    for each in dataclasses.fields(settings):
-        value, other = getattr(settings, each.name), getattr(default, each.name)
+    changed = {}
+    for setting in dataclasses.fields(settings):
+        value, other = getattr(settings, setting.name), getattr(default, setting.name)
         if value == other:
             continue
         # Inner settings are compared with the defaults of their own class: `default` may have None in their place.
-        found[each.name] = _changed(value, type(value)()) if dataclasses.is_dataclass(value) else value
-    return found
+        changed[setting.name] = _changed(value, type(value)()) if dataclasses.is_dataclass(value) else value
+    return changed
 
 
-def _overlaid(base: Mapping[str, Any], own: Any, where: str) -> dict[str, Any]:
-    if own is None:
+def _overlaid(base: Mapping[str, Any], changes: Any, where: str) -> dict[str, Any]:
+    if changes is None:
         return dict(base)
-    if not isinstance(own, dict):
-        raise UserError(f"Expected {where} as a mapping from names to settings, found {own!r}.")
+    if not isinstance(changes, dict):
+        raise UserError(f"Expected {where} as a mapping from names to settings, found {changes!r}.")
     # If an arm sets `order`, it replaces the experiment's whole `order`: a method's options do not fit another method.
-    return dict(base) | own
+    return dict(base) | changes
 
 
 def _check(config: ExperimentConfig, datasets: dict, arms: dict, vary: dict) -> None:
     config.seeds.check()
-    names = [each.name for each in dataclasses.fields(TrialConfig)]
+    names = [field.name for field in dataclasses.fields(TrialConfig)]
     for setting, values in vary.items():
         if setting not in names or not isinstance(values, list) or not values or isinstance(values[0], dict | list):
             raise UserError(

@@ -96,8 +96,8 @@ def paired_difference(
         documents = shares * rng.multinomial(num_documents, np.full(num_documents, 1 / num_documents), number)
         totals = documents.sum(axis=1)
         # A bootstrap sample in which all documents have weight 0 has no mean.
-        own = ((pairs @ differences) * documents).sum(axis=1)[totals > 0] / totals[totals > 0]
-        draws.append(own)
+        means = ((pairs @ differences) * documents).sum(axis=1)[totals > 0] / totals[totals > 0]
+        draws.append(means)
     # The bootstrap's variance over n pairs is (n - 1) / n of the variance that it estimates.
     error = float(np.concatenate(draws).std() * np.sqrt(num_pairs / (num_pairs - 1)))
     reach = float(student_reach(error, num_pairs - 1))

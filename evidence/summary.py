@@ -32,7 +32,7 @@ def judged_claims(judges: Sequence[Judge]) -> list[JudgedClaim]:
         for judged in map(judge.judge, judge.experiment.config.claims)
         if judged.verdict != "not run"
     ]
-    return sorted(claims, key=lambda each: each.judged.claim.number)
+    return sorted(claims, key=lambda claim: claim.judged.claim.number)
 
 
 def summary_text(claims: Sequence[JudgedClaim]) -> str:

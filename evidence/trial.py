@@ -153,7 +153,7 @@ class _Run:
         plain = dataclasses.replace(self.config, mixture="fixed", evaluate_at=(1.0,), diagnose_at=())
         run = _Run(plain, self.material)
         run.train()
-        final = {each.name: each.value for each in run.measures}
+        final = {measure.name: measure.value for measure in run.measures}
         # A group without a validation loss gets an infinite reference, so that its excess is 0.
         return np.array([final.get(f"loss/{self.config.mixture_family}/{name}", np.inf) for name in names])
 
@@ -197,15 +197,15 @@ class _Run:
         evaluation, macro = self.material.evaluation, self.material.macro
         validation = evaluation.validation
         sums, counts = validation.by_document(self._losses_of(validation.sequences, weights))
-        found = validation.measures(sums, counts, macro)
+        measures = validation.measures(sums, counts, macro)
         for name, task in evaluation.tasks.items():
             total, number = task.by_document(self._losses_of(task.sequences, weights))
-            found[f"loss/task/{name}"] = float(total.sum() / number.sum())
-        self.measures += [Measure(step, name, value) for name, value in found.items()]
+            measures[f"loss/task/{name}"] = float(total.sum() / number.sum())
+        self.measures += [Measure(step, name, value) for name, value in measures.items()]
         self.document_losses = (sums / np.maximum(counts, 1)).astype(np.float32)
         self.document_tokens = counts.astype(np.int32)
         self.document_groups = validation.groups[macro].tolist()
-        self.diverged = not np.isfinite(found["loss/validation"])
+        self.diverged = not np.isfinite(measures["loss/validation"])
 
     def _losses_of(self, sequences: Sequences, weights: Any) -> np.ndarray:
         padded = sequences.padded(_EVALUATION_ROWS)
@@ -244,7 +244,7 @@ class _Run:
             )
         return np.concatenate(found)
 
-    def _diagnose(self, step: int, given: Given) -> None:
+    def _diagnose(self, step: int, batch: Given) -> None:
         """Measure the gradient of the step's batch, with the weights after the step."""
         if not isinstance(self.source, Ordered):
             return
@@ -254,12 +254,12 @@ class _Run:
         if number < 2:  # at the end of an epoch: the dataset's first sequences, the same in all arms
             number = _OTHER_BATCHES
             rows = np.arange(number * size) % len(sequences)
-        others = {name: each.reshape(number, size, -1) for name, each in sequences.batch(rows).items()}
+        other_arrays = {name: array.reshape(number, size, -1) for name, array in sequences.batch(rows).items()}
         evaluation = self.material.evaluation
         chosen = {"validation": evaluation.validation} | dict(evaluation.tasks)
-        tasks = {name: each.sequences.padded(size).batch(np.arange(size)) for name, each in chosen.items()}
-        found = self.model.diagnose(self.trainer.parameters, given.arrays, others, tasks)
-        self.measures += [Measure(step, name, float(value)) for name, value in found.items()]
+        tasks = {name: task.sequences.padded(size).batch(np.arange(size)) for name, task in chosen.items()}
+        measures = self.model.diagnose(self.trainer.parameters, batch.arrays, other_arrays, tasks)
+        self.measures += [Measure(step, name, float(value)) for name, value in measures.items()]
 
     def _keep_curve(self) -> None:
         """Store the mean training loss of every hundredth of an epoch, and the noise of the losses' second half."""
@@ -267,9 +267,9 @@ class _Run:
         width = max(self.source.steps_per_epoch / _CURVE_POINTS, 1)
         block = (np.arange(len(losses)) / width).astype(int)
         for number in np.unique(block):
-            held = block == number
-            last = int(np.flatnonzero(held)[-1]) + 1
-            self.measures.append(Measure(last, "loss/train", float(losses[held].mean())))
+            of_block = block == number
+            last = int(np.flatnonzero(of_block)[-1]) + 1
+            self.measures.append(Measure(last, "loss/train", float(losses[of_block].mean())))
         if not self.diverged:
             deviations = loss_noise(losses[len(losses) // 2 :]).deviations
             self.measures += [Measure(len(losses), f"{_NOISE}/{number}", value) for number, value in deviations.items()]

@@ -88,7 +88,7 @@ def measured(counts: Any, ordering: Any, targets: Any) -> dict[str, Any]:
 
 
 @pytest.mark.first(6)
-@pytest.mark.parametrize("rows", [99, 5, 300])
+@pytest.mark.parametrize("rows", [99, 25, 300])
 @pytest.mark.parametrize("order", orders())
 @pytest.mark.parametrize(
     "targets", [None, {"topic": [0.5, *[0.05] * 10, 0.0]}, moving()], ids=["own", "given", "moving"]
