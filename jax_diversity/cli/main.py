@@ -265,8 +265,8 @@ def _run(name: str, arguments: list[str]) -> None:
         show(_help(name, verb, arguments))
         raise SystemExit(0)
     with only_given(*map(_as_given, arguments)):
-        signature, given = _with_defaults(verb, arguments)
-        options = with_given(signature.default, given)
+        signature, values = _with_defaults(verb, arguments)
+        options = with_given(signature.default, values)
         call(signature, options)
 
 

@@ -329,9 +329,9 @@ def _unknown(verb: str, words: Sequence[str], options: Collection[str]) -> str:
     return f"argument {words[0]};{hint}"
 
 
-def _begins(option: str, known: str) -> bool:
+def _begins(option: str, full_name: str) -> bool:
     """Return whether every word of an option begins a word of a known option, as --seq-len and --sequence-length."""
-    written, full = (re.split("[-_]", name.strip("-").rpartition(".")[2]) for name in (option, known))
+    written, full = (re.split("[-_]", name.strip("-").rpartition(".")[2]) for name in (option, full_name))
     return len(written) == len(full) and all(there.startswith(here) for here, there in zip(written, full, strict=True))
 
 

@@ -26,9 +26,9 @@ class MissingLibrary(UserError):
         names = ", ".join(dict.fromkeys(name for name, _, _ in self.missing))
         reasons = "; ".join(dict.fromkeys(reason for _, _, reason in self.missing))
         packages = " ".join(f"'{package}'" for package in dict.fromkeys(install for _, install, _ in self.missing))
-        what = "library" if "," not in names else "libraries"
+        noun = "library" if "," not in names else "libraries"
         super().__init__(
-            f"Expected the {what} {names}, found no {what} that can be imported ({reasons}); pip install {packages}."
+            f"Expected the {noun} {names}, found no {noun} that can be imported ({reasons}); pip install {packages}."
         )
 
 
@@ -76,5 +76,5 @@ def optional(name: str, extra: str | None, *, install: str | None = None) -> Any
 def missing_driver(protocol: str, error: ImportError) -> UserError:
     """The error for an object store without an installed driver; `error` is the exception of fsspec."""
     extra = _DRIVERS.get(protocol)
-    what = f"pip install 'jax-diversity[{extra}]'" if extra else in_one_line(error)
-    return UserError(f"Expected a driver for {protocol}://, found no installed driver; {what}.")
+    advice = f"pip install 'jax-diversity[{extra}]'" if extra else in_one_line(error)
+    return UserError(f"Expected a driver for {protocol}://, found no installed driver; {advice}.")

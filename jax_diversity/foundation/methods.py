@@ -160,18 +160,18 @@ class Methods(dict[str, str]):
         read = {option: parameters[option].read(value) for option, value in given.items()}
         self.check_settings(name, read)
         for option, value in read.items():
-            known = options[option]
-            if not isinstance(known, Mapping) or not known:
+            default = options[option]
+            if not isinstance(default, Mapping) or not default:
                 options[option] = value
                 continue
             for item in value:
-                if item not in known:
-                    names = ", ".join(known)
+                if item not in default:
+                    names = ", ".join(default)
                     raise UserError(
                         f"Unknown name {quoted(item)} in the option {option!r} of method {name!r}: expected one of "
-                        f"{names}{did_you_mean(item, known)}"
+                        f"{names}{did_you_mean(item, default)}"
                     )
-            options[option] = {**known, **value}
+            options[option] = {**default, **value}
         return options
 
     def describe(self, name: str) -> tuple[str, dict[str, str | None]]:

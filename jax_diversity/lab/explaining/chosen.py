@@ -61,8 +61,8 @@ def batch_or_usual(batch_size: int | None, dataset: Dataset, num_sequences: int)
     """Return the given batch size; None means that of the dataset's build, or 256 if it is unknown or too large."""
     if batch_size is not None:
         return batch_size
-    known = dataset.batch_size
-    return 256 if known is None or known > min(num_sequences, dataset.num_sequences) else known
+    stored_size = dataset.batch_size
+    return 256 if stored_size is None or stored_size > min(num_sequences, dataset.num_sequences) else stored_size
 
 
 def check_batch(batch_size: int, num_sequences: int) -> None:

@@ -60,8 +60,8 @@ def _ratios(
         rows, windows = order[inside], place[inside]
         taken = np.bincount(windows, minlength=num_windows)
         of_window = csr_array((np.ones(len(rows)), (windows, np.arange(len(rows)))), shape=(num_windows, len(rows)))
-        own = of_window @ values[rows]
-        ratios.append(_ratio(sums - own, counts - taken, float(squares[order[~inside]].sum())))
+        sums_within = of_window @ values[rows]
+        ratios.append(_ratio(sums - sums_within, counts - taken, float(squares[order[~inside]].sum())))
     return np.array(ratios)
 
 

@@ -157,7 +157,7 @@ def _reference(
 
 
 def _by_group(
-    values: Float64[np.ndarray, " chosen"], sample: Sample, own: Float64[np.ndarray, " chosen"], groups: Any
+    values: Float64[np.ndarray, " chosen"], sample: Sample, num_tokens: Float64[np.ndarray, " chosen"], groups: Any
 ) -> dict[str, LossEstimate]:
     """Return the estimate of every group with tokens in the sample."""
     if isinstance(groups, str):
@@ -165,9 +165,11 @@ def _by_group(
         if groups not in chars.families:
             raise UserError(f"Expected a family among {', '.join(chars.families)}, found {groups!r}.")
         counts = chars.counts[groups].toarray().astype(np.float64)
-        known = sample.names.get(groups)
-        names: Sequence[str] = [str(number) for number in range(counts.shape[1])] if known is None else known
-        shares = counts * (own / np.maximum(sample.tokens, 1))[:, None]
+        group_names = sample.names.get(groups)
+        names: Sequence[str] = (
+            [str(number) for number in range(counts.shape[1])] if group_names is None else group_names
+        )
+        shares = counts * (num_tokens / np.maximum(sample.tokens, 1))[:, None]
     else:
         try:
             labels = np.asarray(groups, object)
@@ -189,7 +191,7 @@ def _by_group(
         distinct, place = np.unique(labels, return_inverse=True)
         names = [str(label) for label in distinct.tolist()]
         shares = np.zeros((len(sample), len(names)))
-        shares[np.arange(len(sample)), place] = own
+        shares[np.arange(len(sample)), place] = num_tokens
     used = np.flatnonzero(shares.sum(axis=0) > 0)
     estimates = [_one(*column) for column in _columns(values, shares[:, used], sample)]
     return {names[group]: estimate for group, estimate in zip(used.tolist(), estimates, strict=True)}

@@ -171,8 +171,8 @@ class Verdict(Displayed):
         if separated:
             claims.append(f"By {', '.join(separated)}, every {kind} is better than every {kind} of the shuffle")
         if overlapping and how == _BETTER:
-            which = f"by {', '.join(overlapping)}" if separated else "By every family"
-            claims.append(f"{which}, some {kinds} of the shuffle are at least as good as its worst {kind}")
+            scope = f"by {', '.join(overlapping)}" if separated else "By every family"
+            claims.append(f"{scope}, some {kinds} of the shuffle are at least as good as its worst {kind}")
         return f"{text} {'; '.join(claims)}." if claims else text
 
     @property

@@ -220,14 +220,14 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
     from jax_diversity.sequences.characteristics.codes import FieldValues, categorical, encoded, host_of, joined
 
     config = context.config.characteristics
-    known = [*context.config.cluster.clusterings, *_STORED, *stored.SEQUENCE_FAMILIES]
+    families = [*context.config.cluster.clusterings, *_STORED, *stored.SEQUENCE_FAMILIES]
     present = context.counts("prepare")["metadata_fields"]
     values, hosts = {}, []
-    for family in [family for family in config.possible_families if family not in known]:
+    for family in [family for family in config.possible_families if family not in families]:
         field = _field_of(family)
         if field not in present and context.reference is None:
             raise UserError(
-                f"Expected characteristics.families to name families ({', '.join(known)}) or metadata fields of the "
+                f"Expected characteristics.families to name families ({', '.join(families)}) or metadata fields of the "
                 f"documents ({', '.join(present) or 'there are none'}), found {family!r}; use one of these, or add "
                 "another clustering to cluster.also."
             )

@@ -120,12 +120,12 @@ def _make_clustering(
     options: Any = {"method": config.method, "train_documents": config.train_documents, **config.options}
     path, trained_path = partial / centroids_name(family), partial / _TRAINED
     trained = read_json(trained_path, "cluster") if trained_path.exists() else {}
-    known = read_array(path, "cluster") if path.exists() and family in trained else None
-    num_clusters = config.resolve_num_clusters(len(vectors)) if known is None else len(known)
+    stored_clusters = read_array(path, "cluster") if path.exists() and family in trained else None
+    num_clusters = config.resolve_num_clusters(len(vectors)) if stored_clusters is None else len(stored_clusters)
     total = num_rows_passed(len(vectors), num_clusters, **options)
     with context.progress.task(f"{family}: {num_clusters:,} groups", total, "row") as advance:
-        if known is not None:
-            centroids = known
+        if stored_clusters is not None:
+            centroids = stored_clusters
         else:
             centroids, trained[family] = train_centroids(
                 vectors, num_clusters, seed=config.seed, advance=advance, mesh=local_mesh(), **options

@@ -62,11 +62,11 @@ class TorchDataset:
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several sequences in one read; `DataLoader` requests a whole batch in this way."""
         torch = optional("torch", None)
-        wanted = np.asarray(indices, np.int64)
-        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
-            raise IndexError(f"Expected sequences in 0 .. {len(self) - 1}, found {wanted.min()} .. {wanted.max()}.")
+        places = np.asarray(indices, np.int64)
+        if len(places) and not 0 <= places.min() <= places.max() < len(self):
+            raise IndexError(f"Expected sequences in 0 .. {len(self) - 1}, found {places.min()} .. {places.max()}.")
         # torch indexes embeddings and classes by int64; narrower tensors would be converted in every step.
-        rows = self.source.read(wanted)
+        rows = self.source.read(places)
         rows["targets"][rows["targets_segmentation"] == 0] = IGNORED
         columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items()}
         return [{name: values[row] for name, values in columns.items()} for row in range(len(indices))]

@@ -61,7 +61,7 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, all_batches: AllBatch
     """
     size, several = len(batch.sequences), len(run.sizes) > 1
     version = "" if batch.version is None else f", version {batch.version}"
-    epochs = sorted({each.epoch for each in batch.sequences})
+    epochs = sorted({sequence.epoch for sequence in batch.sequences})
     epoch = "" if several else f"epoch {' and '.join(map(str, epochs[:2]))}, "
     place = f"{epoch}position {batch.position:,}, {counted(size, 'row')}"
     lines = [_head(f"step {batch.step:,} of {_clean(batch.run)!r}{version}: {place}", batch), ""]
@@ -108,10 +108,10 @@ def _ranks_table(batch: BatchView, all_batches: AllBatches) -> str:
     numbers = ("TV", compared, "best", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
-        tv, others = view.total_variation, all_batches.deviations[family]
-        spread = (f"{value:.3f}" for value in (others.min(), others.mean(), others.max()))
+        tv, deviations = view.total_variation, all_batches.deviations[family]
+        spread = (f"{value:.3f}" for value in (deviations.min(), deviations.mean(), deviations.max()))
         name = Text(_clean(family)[:_FAMILY_WIDTH])
-        table.add_row(name, f"{tv:.3f}", _in_percent(float(np.mean(others > tv))), *spread)
+        table.add_row(name, f"{tv:.3f}", _in_percent(float(np.mean(deviations > tv))), *spread)
     return printed(table)
 
 
@@ -146,9 +146,9 @@ def _differences_table(batch: BatchView, whole: str, names: Mapping[str, Mapping
     """A table of every family's TV, and of the groups whose shares differ most from the whole dataset or run."""
     table = plain_table("family", "TV", f"largest differences: share here (in the {whole})", numbers={"TV"})
     for family, view in batch.families.items():
-        known = names.get(family, {})
+        group_names = names.get(family, {})
         differences = ", ".join(
-            f"{_clean(known.get(name, name).replace(', ', ' '))[:24]}: {100 * share:.1f} % ({100 * target:.1f} %)"
+            f"{_clean(group_names.get(name, name).replace(', ', ' '))[:24]}: {100 * share:.1f} % ({100 * target:.1f} %)"
             for name, share, target in view.largest_differences(2)
         )
         table.add_row(Text(_clean(family)[:_FAMILY_WIDTH]), f"{view.total_variation:.3f}", Text(differences))
@@ -165,8 +165,8 @@ def _rows_table(batch: BatchView, num_rows: int, several: bool) -> str:
             code = str(segment.codes.get("cluster", ""))
             source, document = (_clean(str(segment.about[name])) for name in ("source", "id"))
             shown = place if index == 0 else ("",) * len(place)
-            about = () if several else (code, source[:_SOURCE_WIDTH])
-            cells.append((*shown, f"{segment.num_tokens:,}", *about, document))
+            source_cells = () if several else (code, source[:_SOURCE_WIDTH])
+            cells.append((*shown, f"{segment.num_tokens:,}", *source_cells, document))
     of_dataset = ("dataset", "epoch") if several else ()
     of_segment = () if several else ("cluster", "source")
     heads = ("row", *of_dataset, "sequence", "tokens", *of_segment, "document")
@@ -174,8 +174,8 @@ def _rows_table(batch: BatchView, num_rows: int, several: bool) -> str:
     room = 80 - sum(width + 2 for width in widths[:-1])
     numbers = ("row", "epoch", "sequence", "tokens", "cluster")
     table = plain_table(*heads, numbers=numbers, no_wrap=True)
-    for *others, document in cells:
-        table.add_row(*map(Text, others), Text(end_of(document, room)))
+    for *cells_before, document in cells:
+        table.add_row(*map(Text, cells_before), Text(end_of(document, room)))
     return printed(table)
 
 
@@ -207,16 +207,16 @@ def uses_table(document: str, run: Run, uses: Sequence[DocumentUse], appearances
 
 def history_text(document: str, sentences: Sequence[str], uses: str) -> str:
     """What happened to a document before training, in sentences, and the table of its uses, if there is one."""
-    told = [wrapped(_clean(sentence)) for sentence in sentences]
+    lines = [wrapped(_clean(sentence)) for sentence in sentences]
     head = [] if uses else [f"{_clean(document)}, in no training sequence:"]
-    return "\n".join([*head, *told, *([uses] if uses else [])])
+    return "\n".join([*head, *lines, *([uses] if uses else [])])
 
 
 def turns_text(turns: Sequence[TurnView]) -> str:
     """The turns of a chat; tokens that count towards the loss are between » and «. Empty without turns."""
     lines = []
     for number, turn in enumerate(turns, 1):
-        text = "".join(f"»{said}«" if counts else said for said, counts in turn.texts)
+        text = "".join(f"»{piece}«" if counts else piece for piece, counts in turn.texts)
         missing = f", {turn.num_left_out:,} of them in no sequence" if turn.num_left_out else ""
         shown = f"{number} {turn.role} ({counted(turn.num_tokens, 'token')}{missing}): {clean(text)}"
         lines.append(textwrap.shorten(shown, _TURN_CHARACTERS, placeholder=" ..."))
@@ -234,14 +234,14 @@ def batch_json(value: BatchView, all_batches: AllBatches | None = None) -> str:
     plain: dict[str, Any] = dataclasses.asdict(value)
     if all_batches is not None:
         plain["steps_with_repeats"] = all_batches.repeats
-    for family, others in (all_batches.deviations if all_batches else {}).items():
+    for family, deviations in (all_batches.deviations if all_batches else {}).items():
         tv = value.families[family].total_variation
         plain["families"][family]["all_batches"] = {
-            "number": len(others),
-            "tv_best": float(others.min()),
-            "tv_mean": float(others.mean()),
-            "tv_worst": float(others.max()),
-            "share_worse": float(np.mean(others > tv)),
+            "number": len(deviations),
+            "tv_best": float(deviations.min()),
+            "tv_mean": float(deviations.mean()),
+            "tv_worst": float(deviations.max()),
+            "share_worse": float(np.mean(deviations > tv)),
         }
     return json.dumps(plain, indent=2, default=_plain)
 
