@@ -56,6 +56,7 @@ def test_the_page_of_the_formats_has_their_versions() -> None:
     from jax_diversity.report.values import FORMAT_VERSION as REPORT
     from jax_diversity.streaming.loader.iteration import _STATE_VERSION
     from jax_diversity.streaming.records.codec import VERSION as RECORDS
+    from jax_diversity.streaming.run.content import FORMAT
 
     page = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
     versions = dict(re.findall(r"^\| (.+?) \| (\d+)", page, re.MULTILINE))

@@ -335,7 +335,7 @@ def test_a_heat_map_has_only_groups_that_are_large_enough_for_its_bins():
     """Half of the sequences are of one group, the others of groups of 1, 2, 4 ... sequences."""
     groups = np.array([0] * 1024 + [min(int(math.log2(i + 1)) + 1, 10) for i in range(1023)])
     chars = jd.Characteristics.from_counts({"topic": np.eye(11, dtype=int)[groups] * 8})
-    order = np.random.default_rng(0).permutation(len(groups))
+    order = jd.Ordering(np.random.default_rng(0).permutation(len(groups)))
     found = profile_and_timelines(chars, order, 96, ignore)[1]["topic"]
     sizes = np.bincount(groups)[found.groups]
     assert sizes.tolist() == sorted(sizes.tolist(), reverse=True)
@@ -343,7 +343,7 @@ def test_a_heat_map_has_only_groups_that_are_large_enough_for_its_bins():
     assert found.share.shape[1] == 12  # bins as wide as they may be, because the eighth group is small
     assert found.groups.tolist() == [0, 10, 9, 8]
     few = jd.Characteristics.from_counts({"topic": np.eye(40, dtype=int) * 8})
-    assert profile_and_timelines(few, np.arange(40), 96, ignore)[1]["topic"].groups.tolist() == []
+    assert profile_and_timelines(few, jd.Ordering(np.arange(40)), 96, ignore)[1]["topic"].groups.tolist() == []
 
 
 def test_equal_windows_are_not_better_and_near_ones_are_told_apart():
