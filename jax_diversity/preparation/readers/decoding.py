@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from string import ascii_letters
@@ -88,15 +89,15 @@ def decoded_by(page: bytes, declared: str | None) -> tuple[str, str]:
         if page.startswith(mark):
             return _as_text(page[len(mark) :], name), name
     # Bytes beyond ASCII that are valid UTF-8 are hardly ever anything else. The zero bytes are then stray.
-    is_wide = b"\0" in page and (page.isascii() or not _is_utf_8(page))
-    if is_wide and (name := _wide_encoding(page)):
+    has_zeros = b"\0" in page
+    if has_zeros and (page.isascii() or not _is_utf_8(page)) and (name := _wide_encoding(page)):
         return _as_text(page, name), name
     codec = codec_of(declared) if declared else None
     try:
         # Text in other encodings is rarely valid UTF-8 by chance, except in encodings that use ASCII bytes only.
         text = page.decode("utf-8")
         if b"\x1b" not in page and not (codec or "").startswith(_SEVEN_BIT):
-            return text.replace("\0", ""), "utf-8"
+            return text.replace("\0", "") if has_zeros else text, "utf-8"
     except UnicodeDecodeError:
         text = _as_text(page, "utf-8")
         replaced = text.count(REPLACED)
@@ -131,6 +132,7 @@ def undecodable(text: str) -> Problem | None:
     return Problem("num_undecodable", reason)
 
 
+@lru_cache(maxsize=1000)
 def codec_of(label: str) -> str | None:
     """Return Python's codec for a label; None if it names no encoding.
 
@@ -234,7 +236,7 @@ def _is_utf_8(page: bytes) -> bool:
 
 
 def _is_poor(text: str, share: float) -> bool:
-    replaced = text.count(REPLACED)
+    replaced = text.count(REPLACED) if REPLACED in text else 0  # the search is faster than the count
     return replaced > _LEAST_REPLACED and replaced > share * _beyond_ascii(text)
 
 
