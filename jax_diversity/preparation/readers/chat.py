@@ -173,7 +173,8 @@ def _make_chat(
     try:
         text, spans, contents = template.render(turns, extras)
     except DocumentError as error:
-        hint = "; it may expect the arguments of calls as objects, not as text" if [*_texts_of_arguments(calling_turns)] else ""
+        has_texts = any(True for _ in _texts_of_arguments(calling_turns))
+        hint = "; it may expect the arguments of calls as objects, not as text" if has_texts else ""
         return Problem("num_broken_records", f"{error}{hint}")
     if any(json.dumps(arguments, ensure_ascii=False) in text for arguments in _texts_of_arguments(calling_turns)):
         notes[_QUOTED] += 1

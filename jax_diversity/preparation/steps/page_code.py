@@ -30,7 +30,7 @@ _EDITOR = re.compile(
     r"|fragment[\"'][^<>]{0,300}>\s{0,9}<div class=[\"']line[\"'])"
 )
 # Most `code` elements are words within a line. One with `<br>` is a block.
-_CODE_WITH_BREAK = re.compile(rf"<code(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>[^<]{{0,500}}<br")
+_CODE_WITH_BREAK = re.compile(rf"<code(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>[^<]{{0,500}}+<br")
 _TAG = re.compile(rf"<(/?)([a-z][a-z0-9]*)([^<>]{{0,{_LONGEST_TAG}}}+)>", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _CLASS = r"\bclass\s*+=\s*+[\"']?[^\"'<>]{{0,300}}(?<![\w])(?:{})(?![\w])"
@@ -50,7 +50,7 @@ _CODE_CELL = re.compile(
     r"<pre(?![\w-])|blob-code|hljs-ln-code|code-line|lines-code|crayon-code|class=[\"']?(?:code|lntd)\b"
 )
 _SIGNS_OF_CODE = ("<pre", "-code", "code-line", "syntaxhighlighter")
-_SIGNS_OF_EDITORS = ("codemirror", "cm-content", "react-code", 'class="fragment"')
+_SIGNS_OF_EDITORS = ("-code", "cm-content", 'class="fragment"')
 _SIGNS_OF_NUMBERS = ("line-n", "linen", "cm-gutter")
 _NUMBERS_BESIDE = re.compile(
     rf"(?:<(?:a|div|span)\s(?=[^<>]*{_CLASS.format(_OF_LINES)})[^<>]*>[\s\d]*</(?:a|div|span)\s*>\s*)+", re.IGNORECASE
@@ -62,7 +62,7 @@ _OF_NUMBERS, _MOST_DIGITS = re.compile(r"[\s\d]*"), 9
 _BLOCKS = frozenset(("div", "p", "li", "tr", "td", "pre", "ol", "ul", "table"))
 # Letters of Linear A, which are in no page and which extractors keep as letters.
 _BEGIN, _MIDDLE, _END = "\U00010630", "\U00010631", "\U00010632"
-_CARRIED = re.compile(rf"\s*{_BEGIN}(\d{{1,6}}){_MIDDLE}[^{_BEGIN}{_END}]*{_END}\s*")
+_CARRIED = re.compile(rf"{_BEGIN}(\d{{1,6}}){_MIDDLE}[^{_BEGIN}{_END}]*{_END}\s*")
 _MARK = re.compile(rf"{_BEGIN}\d{{1,6}}{_MIDDLE}|{_END}")
 
 
@@ -70,13 +70,14 @@ class Elements:
     """The tags of one name in a page.
 
     Args:
-        lowered: the page in small letters.
+        page: the page.
         name: the name of the elements.
     """
 
-    def __init__(self, lowered: str, name: str) -> None:
-        self._begins = [match.start() for match in re.finditer(rf"<{name}(?![\w-])", lowered)]
-        self._ends = [match.start() for match in re.finditer(f"</{name}", lowered)]
+    def __init__(self, page: str, name: str) -> None:
+        self._begins, self._ends = list[int](), list[int]()
+        for tag in re.finditer(rf"<(/?){name}(?![\w-])", page, re.IGNORECASE):
+            (self._ends if tag[1] else self._begins).append(tag.start())
 
     def closing(self, start: int, longest: int, most_levels: int) -> int:
         """Return where the closing tag of an element begins.
@@ -139,8 +140,8 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
         code = _code(_BREAK_AT_END.sub(r"\1", content) if match[1] == "code" else content, is_table, row)
         parts.append(page[position : match.start()])
         position = lowered.index(">", end) + 1
-        is_beside = _ANY_NUMBER_CLASS.search(page, max(match.start() - 200, 0), match.end()) is not None
-        if not (is_beside and _OF_NUMBERS.fullmatch(code) and _are_consecutive(code.split())):
+        is_of_numbers = _OF_NUMBERS.fullmatch(code) and _are_consecutive(code.split())
+        if not (is_of_numbers and _ANY_NUMBER_CLASS.search(page, max(match.start() - 200, 0), match.end())):
             parts.append(f"<pre>{_BEGIN}{len(codes)}{_MIDDLE}{escape(code, quote=False)}{_END}</pre>")
             codes.append(code)
     if not position:
@@ -155,8 +156,10 @@ def with_code(text: str, codes: Sequence[str]) -> str:
     """Return an extracted text with the texts of its blocks of code in place of what lies between the marks."""
     if not codes:
         return text
-    text = _CARRIED.sub(lambda match: f"\n{codes[int(match[1])]}\n" if int(match[1]) < len(codes) else "\n", text)
-    return _MARK.sub("", text).strip("\n")
+    texts = _CARRIED.split(text)  # between them are the numbers of the blocks
+    blocks = [f"\n{codes[int(number)]}\n" if int(number) < len(codes) else "\n" for number in texts[1::2]]
+    joined = [f"{before.rstrip()}{block}" for before, block in zip(texts[:-1:2], blocks, strict=True)]
+    return _MARK.sub("", "".join([*joined, texts[-1]])).strip("\n")
 
 
 def _are_consecutive(numbers: Sequence[str]) -> bool:
