@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import lru_cache
 from html import escape
 from itertools import pairwise
 from textwrap import dedent
@@ -51,7 +52,7 @@ _CODE_CELL = re.compile(
 )
 _SIGNS_OF_CODE = ("<pre", "-code", "code-line", "syntaxhighlighter")
 _SIGNS_OF_EDITORS = ("-code", "cm-content", 'class="fragment"')
-_SIGNS_OF_NUMBERS = ("line-n", "linen", "cm-gutter")
+_SIGNS_OF_NUMBERS = ("line-n", "linen")
 _NUMBERS_BESIDE = re.compile(
     rf"(?:<(?:a|div|span)\s(?=[^<>]*{_CLASS.format(_OF_LINES)})[^<>]*>[\s\d]*</(?:a|div|span)\s*>\s*)+", re.IGNORECASE
 )
@@ -147,7 +148,7 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
     if not position:
         return page, codes
     page = "".join([*parts, page[position:]])
-    if codes and any(map(lowered.__contains__, _SIGNS_OF_NUMBERS)):  # numbers beside the block
+    if codes and (has_editors or any(map(lowered.__contains__, _SIGNS_OF_NUMBERS))):  # numbers beside the block
         page = _NUMBERS_BESIDE.sub(_without_numbers, page)
     return (_without_figures(page) if codes and "<figure" in page else page), codes
 
@@ -167,6 +168,11 @@ def _are_consecutive(numbers: Sequence[str]) -> bool:
     if any(len(number) > _MOST_DIGITS for number in numbers):
         return False
     return all(int(after) == int(before) + 1 for before, after in pairwise(numbers))
+
+
+@lru_cache(maxsize=1000)  # the tags of highlighted code have few different classes
+def _is_in(attributes: str, class_name: re.Pattern[str]) -> bool:
+    return class_name.search(attributes) is not None
 
 
 def _class_of_numbers(content: str) -> re.Pattern[str]:
@@ -202,13 +208,13 @@ def _code(content: str, is_table: bool, row_name: str) -> str:
             continue
         if name == "br":
             pieces.append("\n")
-        elif name in _BLOCKS or (not is_end and name == "span" and _LINE_CLASS.search(attributes)):
+        elif name in _BLOCKS or (not is_end and name == "span" and _is_in(attributes, _LINE_CLASS)):
             last = next((piece for piece in reversed(pieces) if piece), "\n")
             pieces.append("" if last.endswith("\n") else "\n")
             if name == row_name:
                 pieces.append("\n" if is_end and row and not "".join(pieces[row:]) else "")
                 row = 0 if is_end else len(pieces)
-        if not is_end and number_class.search(attributes):
+        if not is_end and _is_in(attributes, number_class):
             closing = content.find(f"</{name}", position, position + _LONGEST_NUMBERS)
             if closing >= 0 and _OF_NUMBERS.fullmatch(unescaped(_TAG.sub("", content[position:closing]))):
                 hidden, has_numbers = name, True

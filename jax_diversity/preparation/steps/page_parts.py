@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from html import escape
 from itertools import compress
 from string import ascii_lowercase, ascii_uppercase
@@ -166,6 +167,7 @@ def _image(match: re.Match) -> str:
     )
 
 
+@lru_cache(maxsize=100)  # a page often has its menu twice, and the pages of a site have the same menus
 def _plain_list(_: str, content: str) -> str | None:
     if _NO_PLAIN_LIST.search(content):
         return None
