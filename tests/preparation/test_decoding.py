@@ -146,7 +146,7 @@ def test_short_pages_without_a_label(encoding: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("encoding", "text"),
     [
-        *(("cp1252", text) for text in ("niño", "El niño come pan", "it\u2019s fine", "Français", "l\u2019été \u2013 déjà")),
+        *(("cp1252", text) for text in ("niño", "El niño come pan", "it\u2019s fine", "Français", "l\u2019été déjà")),
         *(("cp437", text) for text in ("schön", "Größe", "Köln am Rhein")),
         *(("cp1250", text) for text in ("też", "Dobrý večer všem")),
         ("cp852", "kůň"),
