@@ -7,7 +7,7 @@ ingredients, and titles above the main part. All searches of this module take ti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from html import escape
 from itertools import compress
@@ -17,34 +17,33 @@ from jax_diversity.foundation.text.entities import unescaped
 from jax_diversity.foundation.text.sentences import split_sentences
 from jax_diversity.foundation.text.words import split_words
 from jax_diversity.preparation.steps.base import Measured, at_least, at_most
+from jax_diversity.preparation.steps.elements import replaced
 from jax_diversity.preparation.steps.mathml import formula_text, marked_tex
-from jax_diversity.preparation.steps.page_code import Elements, with_marked_code
+from jax_diversity.preparation.steps.page_code import with_marked_code
 from jax_diversity.preparation.steps.raised import SIGNS_OF_RAISED, with_raised
 
 _LONGEST_TAG, _LONGEST_FORMULA, _LONGEST_LIST, _LONGEST_ITEM, _LONGEST_LINK = 2000, 10_000, 20_000, 200, 200
 _TAG = re.compile(rf"<[^<>]{{0,{_LONGEST_TAG}}}+>")
-_MATH = re.compile(rf"<math(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
+_MATH = re.compile(rf"<(math)(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _RENDERED = re.compile(
-    r"<span\s[^<>]{0,500}?class=[\"']?MathJax(?:_Preview|_SVG|_CHTML|_PHTML)?[\"'\s][^<>]{0,2000}+>", re.IGNORECASE
+    r"<(span)\s[^<>]{0,500}?class=[\"']?MathJax(?:_Preview|_SVG|_CHTML|_PHTML)?[\"'\s][^<>]{0,2000}+>", re.IGNORECASE
 )
-_LONGEST_RENDERED, _MOST_RENDERED_LEVELS = 200_000, 400
-_MATH_SCRIPT = re.compile(r"<script\s[^<>]{0,200}?type=[\"']?math/tex[^<>]{0,100}+>", re.IGNORECASE)
+_LONGEST_RENDERED = 200_000
+_MATH_SCRIPT = re.compile(r"<(script)\s[^<>]{0,200}?type=[\"']?math/tex[^<>]{0,100}+>", re.IGNORECASE)
 _IMAGE = re.compile(rf"<img\s[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _TEX_CLASS = re.compile(r"\bclass=[\"'](?:[\w-]+ )*(?:tex|latex|mwe-math-[\w-]+)[\"' ]", re.IGNORECASE)
 _ALT = re.compile(r"\balt=(?:\"([^\"]*)\"|'([^']*)')", re.IGNORECASE)
-_LIST = re.compile(rf"<ul(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
+_LIST = re.compile(rf"<(ul)(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _NO_PLAIN_LIST = re.compile(r"<(?:p|div|table|img|input|button|h\d)(?![\w-])", re.IGNORECASE)
 _MOST_OF_LINKS = 0.5
-_MOST_LEVELS = 10
-"""One more than the largest number of lists in a list that becomes paragraphs."""
+_MOST_LEVELS = {"span": 400, "ul": 10}
+"""One more than the largest number of elements of the same name in one that is replaced."""
 _ITEM = re.compile(rf"<li(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _HEADING = re.compile(rf"<h1(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _HEADING_END = re.compile("</h1", re.IGNORECASE)
 _ANCHOR = re.compile(rf"<(/?)a(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _SMALL_LETTERS = str.maketrans(ascii_uppercase, ascii_lowercase)
 _SEPARATORS = (" - ", " | ", " \u2013 ", " \u2014 ", " \u00b7 ", ": ")
-_Make = Callable[[str, str], str | None]
-"""A function: opening tag and content -> the new markup, or None."""
 _MOST_LINKED = 0.8
 """The largest share of the characters in lines that are links."""
 _ASKING_WORDS, _LEAST_OTHER_WORDS = 100, 10
@@ -62,16 +61,16 @@ def prepared_page(page: str) -> tuple[str, list[str]]:
         page = with_raised(page)
     has_scripts = "math/tex" in lowered
     if has_scripts and "mathjax" in lowered:  # the formula is in a script beside what MathJax 2 made of it
-        page = _replaced(page, _RENDERED, "span", _LONGEST_RENDERED, lambda *_: "", _MOST_RENDERED_LEVELS)
+        page = replaced(page, _RENDERED, _LONGEST_RENDERED, lambda *_: "", _MOST_LEVELS)
     if "<math" in lowered:
         has_images = "mwe-math-fallback-image" in page  # each formula of MediaWiki has an image and hidden MathML
-        page = _replaced(page, _MATH, "math", _LONGEST_FORMULA, (lambda *_: "") if has_images else _math)
+        page = replaced(page, _MATH, _LONGEST_FORMULA, (lambda *_: "") if has_images else _math, _MOST_LEVELS)
     if has_scripts:
-        page = _replaced(page, _MATH_SCRIPT, "script", _LONGEST_FORMULA, _tex_script)
+        page = replaced(page, _MATH_SCRIPT, _LONGEST_FORMULA, _tex_script, _MOST_LEVELS)
     if "<img" in lowered:
         page = _IMAGE.sub(_image, page)
     if "<ul" in lowered:
-        page = _replaced(page, _LIST, "ul", _LONGEST_LIST, _plain_list, _MOST_LEVELS)
+        page = replaced(page, _LIST, _LONGEST_LIST, lambda _, content: _plain_list(content), _MOST_LEVELS)
     return page, codes
 
 
@@ -128,22 +127,6 @@ def _run(is_link: list[bool], lengths: list[int]) -> int:
     return number if sum(is_link[:number]) > 1 else 0
 
 
-def _replaced(page: str, opening: re.Pattern, name: str, longest: int, make: _Make, most_levels: int = 1) -> str:
-    """Replace elements from their opening to their closing tag by `make(opening tag, content)`; None keeps them."""
-    parts, position = list[str](), 0
-    elements = Elements(page, name)
-    while match := opening.search(page, position):
-        end = elements.closing(match.end(), longest, most_levels)
-        new = None if end < 0 else make(match[0], page[match.end() : end])
-        if new is None:
-            parts.append(page[position : match.end()])
-            position = match.end()
-        else:
-            parts += page[position : match.start()], new
-            position = end + len(f"</{name}>")
-    return "".join([*parts, page[position:]])
-
-
 def _lowered(page: str) -> str:
     """Return the page in small letters, each at its place."""
     lowered = page.lower()
@@ -152,11 +135,11 @@ def _lowered(page: str) -> str:
     return lowered
 
 
-def _math(tag: str, content: str) -> str:
-    return escape(formula_text(tag, content), quote=False)
+def _math(tag: re.Match[str], content: str) -> str:
+    return escape(formula_text(tag[0], content), quote=False)
 
 
-def _tex_script(_: str, tex: str) -> str:
+def _tex_script(_: re.Match[str], tex: str) -> str:
     return escape(marked_tex(tex), quote=False)
 
 
@@ -168,7 +151,7 @@ def _image(match: re.Match) -> str:
 
 
 @lru_cache(maxsize=100)  # a page often has its menu twice, and the pages of a site have the same menus
-def _plain_list(_: str, content: str) -> str | None:
+def _plain_list(content: str) -> str | None:
     if _NO_PLAIN_LIST.search(content):
         return None
     links = _contents_of_links(content)
