@@ -37,7 +37,7 @@ _OPEN = {
     for has_editors in (False, True)
 }
 # Most `code` elements are words within a line. One with `<br>` is a block.
-_CODE_WITH_BREAK = re.compile(rf"<code(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>[^<]{{0,500}}+<br")
+_CODE_WITH_BREAK = re.compile(rf"<code(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>[^<]{{0,500}}+<br", re.IGNORECASE)
 _TAG = re.compile(rf"<(/?)([a-z][a-z0-9]*)([^<>]{{0,{_LONGEST_TAG}}}+)>", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _CLASS = r"\bclass\s*+=\s*+[\"']?[^\"'<>]{{0,300}}(?<![\w])(?:{})(?![\w])"
@@ -56,9 +56,9 @@ _LINE_CLASS = re.compile(
 _CODE_CELL = re.compile(
     r"<pre(?![\w-])|blob-code|hljs-ln-code|code-line|lines-code|crayon-code|class=[\"']?(?:code|lntd)\b", re.IGNORECASE
 )
-_SIGNS_OF_CODE = ("<pre", "-code", "code-line", "syntaxhighlighter")
-_SIGNS_OF_EDITORS = ("-code", "cm-content", 'class="fragment"', 'class="page_body"')
-_SIGNS_OF_NUMBERS = ("line-n", "linen")
+_SIGNS_OF_CODE = (b"<pre", b"-code", b"code-line", b"syntaxhighlighter")
+_SIGNS_OF_EDITORS = (b"-code", b"cm-content", b'class="fragment"', b'class="page_body"')
+_SIGNS_OF_NUMBERS = (b"line-n", b"linen")
 _NUMBERS_BESIDE = re.compile(
     rf"(?:<(?:a|div|span)\s(?=[^<>]*{_CLASS.format(_OF_LINES)})[^<>]*>[\s\d]*</(?:a|div|span)\s*>\s*)+", re.IGNORECASE
 )
@@ -73,16 +73,16 @@ _CARRIED = re.compile(rf"{_BEGIN}(\d{{1,6}}){_MIDDLE}[^{_BEGIN}{_END}]*{_END}\s*
 _MARK = re.compile(rf"{_BEGIN}\d{{1,6}}{_MIDDLE}|{_END}")
 
 
-def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
+def with_marked_code(page: str, lowered: bytes) -> tuple[str, list[str]]:
     """Return the page with its blocks of code between marks, and the texts of the blocks.
 
     Args:
         page: the page.
-        lowered: the page in small letters.
+        lowered: the page's bytes in small letters.
     """
     codes: list[str] = []
-    has_breaks = "<code" in lowered and "<br" in lowered and _CODE_WITH_BREAK.search(lowered) is not None
-    has_editors = any(map(lowered.__contains__, _SIGNS_OF_EDITORS)) and _EDITOR.search(lowered) is not None
+    has_breaks = b"<code" in lowered and b"<br" in lowered and _CODE_WITH_BREAK.search(page) is not None
+    has_editors = any(map(lowered.__contains__, _SIGNS_OF_EDITORS)) and _EDITOR.search(page) is not None
     has_code = has_breaks or has_editors or any(map(lowered.__contains__, _SIGNS_OF_CODE))
     if not has_code or _BEGIN in page:
         return page, codes
@@ -107,7 +107,7 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
     new = replaced(page, _OPEN[has_breaks, has_editors], _LONGEST_BLOCK, marked, _MOST_LEVELS)
     if codes and (has_editors or any(map(lowered.__contains__, _SIGNS_OF_NUMBERS))):  # numbers beside the block
         new = _NUMBERS_BESIDE.sub(_without_numbers, new)
-    if codes and "<figure" in lowered:  # extractors take figures of code for pictures
+    if codes and b"<figure" in lowered:  # extractors take figures of code for pictures
         new = replaced(new, _FIGURE, _LONGEST_BLOCK, _without_figure, {})
     return new, codes
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from html import escape
 from itertools import compress
-from string import ascii_lowercase, ascii_uppercase
 
 from jax_diversity.foundation.text.entities import unescaped
 from jax_diversity.foundation.text.sentences import split_sentences
@@ -42,7 +41,6 @@ _ITEM = re.compile(rf"<li(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _HEADING = re.compile(rf"<h1(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _HEADING_END = re.compile("</h1", re.IGNORECASE)
 _ANCHOR = re.compile(rf"<(/?)a(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
-_SMALL_LETTERS = str.maketrans(ascii_uppercase, ascii_lowercase)
 _SEPARATORS = (" - ", " | ", " \u2013 ", " \u2014 ", " \u00b7 ", ": ")
 _MOST_LINKED = 0.8
 """The largest share of the characters in lines that are links."""
@@ -55,21 +53,21 @@ def prepared_page(page: str) -> tuple[str, list[str]]:
 
     Formulas, exponents and indices become text, plain lists become paragraphs, and blocks of code lie between marks.
     """
-    lowered = _lowered(page)
+    lowered = page.encode(errors="surrogatepass").lower()  # takes a fifth of the time of `str.lower`
     page, codes = with_marked_code(page, lowered)
-    if any(map(lowered.__contains__, SIGNS_OF_RAISED)):
+    if any(sign.encode() in lowered for sign in SIGNS_OF_RAISED):
         page = with_raised(page)
-    has_scripts = "math/tex" in lowered
-    if has_scripts and "mathjax" in lowered:  # the formula is in a script beside what MathJax 2 made of it
+    has_scripts = b"math/tex" in lowered
+    if has_scripts and b"mathjax" in lowered:  # the formula is in a script beside what MathJax 2 made of it
         page = replaced(page, _RENDERED, _LONGEST_RENDERED, lambda *_: "", _MOST_LEVELS)
-    if "<math" in lowered:
+    if b"<math" in lowered:
         has_images = "mwe-math-fallback-image" in page  # each formula of MediaWiki has an image and hidden MathML
         page = replaced(page, _MATH, _LONGEST_FORMULA, (lambda *_: "") if has_images else _math, _MOST_LEVELS)
     if has_scripts:
         page = replaced(page, _MATH_SCRIPT, _LONGEST_FORMULA, _tex_script, _MOST_LEVELS)
-    if "<img" in lowered:
+    if b"<img" in lowered:
         page = _IMAGE.sub(_image, page)
-    if "<ul" in lowered:
+    if b"<ul" in lowered:
         page = replaced(page, _LIST, _LONGEST_LIST, lambda _, content: _plain_list(content), _MOST_LEVELS)
     return page, codes
 
@@ -125,14 +123,6 @@ def _run(is_link: list[bool], lengths: list[int]) -> int:
     """Return the number of lines at the beginning that are links or empty; 0 if they have fewer than two links."""
     number = next((place for place, length in enumerate(lengths) if length and not is_link[place]), len(lengths))
     return number if sum(is_link[:number]) > 1 else 0
-
-
-def _lowered(page: str) -> str:
-    """Return the page in small letters, each at its place."""
-    lowered = page.lower()
-    if len(lowered) != len(page):  # some capital letters have two small letters
-        lowered = page.translate(_SMALL_LETTERS)
-    return lowered
 
 
 def _math(tag: re.Match[str], content: str) -> str:
