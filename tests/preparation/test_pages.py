@@ -279,7 +279,7 @@ def test_numbers_that_are_no_numbers_of_lines_stay(extractor: str) -> None:
 @pytest.mark.parametrize("extractor", EXTRACTORS)
 def test_a_slide_is_not_code(extractor: str) -> None:
     slide = '<div class="fragment"><ul><li>The first point of the talk.</li><li>The second point.</li></ul></div>'
-    code, _ = with_marked_code(slide, slide)
+    code, _ = with_marked_code(slide, slide.encode())
     assert code == slide
     assert "first point" in extracted(slide, extractor)
 
