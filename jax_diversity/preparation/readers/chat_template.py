@@ -100,11 +100,11 @@ class ChatTemplate:
         contents = self.find_contents(text, roles)
         if contents is None:
             return None
-        patterns = [self.patterns[role] for role in roles]
-        begins = [start - len(pattern.before) for (start, _), pattern in zip(contents, patterns, strict=True)]
-        ends = [stop + len(pattern.end) for (_, stop), pattern in zip(contents[:-1], patterns, strict=False)]
-        starts, stops = zip(*contents, strict=True)
-        return list(map(TurnSpan, begins, starts, stops, [*ends, len(text)]))
+        spans = [
+            TurnSpan(start - len(pattern.before), start, stop, stop + len(pattern.end))
+            for pattern, (start, stop) in zip(map(self.patterns.__getitem__, roles), contents, strict=True)
+        ]
+        return [*spans[:-1], spans[-1]._replace(end=len(text))]
 
     def find_contents(self, text: str, roles: Sequence[str]) -> list[tuple[int, int]] | None:
         """Return start and stop of the turns' contents, as `find`."""
