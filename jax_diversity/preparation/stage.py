@@ -280,5 +280,5 @@ PREPARE = Stage(
     methods="preparation.steps.base",
     resumable=True,
     also=("preparation",),
-    version=7,
+    version=8,
 )

@@ -143,6 +143,19 @@ def test_short_pages_without_a_label(encoding: str, text: str) -> None:
     assert decoded(page.encode(encoding), None) == page
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        *(("cp1252", text) for text in ("niño", "El niño come pan", "it\u2019s fine", "Français", "l\u2019été déjà")),
+        *(("cp437", text) for text in ("schön", "Größe", "Köln am Rhein")),
+        *(("cp1250", text) for text in ("też", "Dobrý večer všem")),
+        ("cp852", "kůň"),
+    ],
+)
+def test_texts_of_a_few_words_without_a_label(encoding: str, text: str) -> None:
+    assert decoded(text.encode(encoding), None) == text
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
 @pytest.mark.parametrize("text", ["<p>Привет, мир", "<p>plain words</p>", "你好 今天天气很好。\n" * 3 + "abc", RUSSIAN])
 @pytest.mark.parametrize("label", [None, "utf-8"])

@@ -11,7 +11,7 @@ import lzma
 import random
 import tarfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import zstandard
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.preparation.readers import jsonl
+from jax_diversity.preparation.readers.compression import PieceStream
 from jax_diversity.preparation.readers.files import InputFile, format_of
 from jax_diversity.preparation.readers.reading import input_fingerprint, read_documents
 from jax_diversity.preparation.readers.records import ReadReport
@@ -488,3 +489,15 @@ def test_fields_in_fields(tmp_path: Path, ending: str) -> None:
     config = CorpusConfig(paths=(str(path),), source_field="meta.set.nam")
     with pytest.raises(UserError, match=r"meta\.set"):
         list(read_documents(config, ReadReport()))
+
+
+def test_the_exception_of_a_damaged_file_is_raised_again() -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"text"
+        raise OSError("damaged")
+
+    stream = PieceStream(pieces())
+    assert stream.read(10) == b"text"
+    for _ in range(2):  # the end of the file would say that the rest is complete
+        with pytest.raises(OSError, match="damaged"):
+            stream.read(10)

@@ -171,6 +171,8 @@ CODEMIRROR_LINE = (
     '<div><div class="CodeMirror-gutter-wrapper"><div class="CodeMirror-linenumber">{number}</div></div>'
     '<pre class="CodeMirror-line"><span>{line}</span></pre></div>'
 )
+ENLIGHTER_LINE = '<div class=""><div><span class="enlighter-text">{line}</span></div></div>'
+GITWEB_LINE = '<div class="pre"><a id="l{number}" href="#l{number}" class="linenr">   {number}</a> {line}</div>'
 DOXYGEN_LINE = '<div class="line"><span class="lineno"> {number}</span>&#160;{line}</div>\n'
 CODE_BLOCKS = {
     "plain": f"<pre>{INSIDE}</pre>",
@@ -238,6 +240,11 @@ CODE_BLOCKS = {
         f'</div><div class="cm-content">{each_line("<div class=cm-line>{line}</div>")}</div></div>'
     ).replace("cm-line></div>", "cm-line><br></div>"),
     "Doxygen": f'<div class="fragment">{each_line(DOXYGEN_LINE)}</div>',
+    "gitweb": f'<div class="page_body">{each_line(GITWEB_LINE, chr(10))}</div>',
+    "EnlighterJS": (
+        '<div class="enlighter-default enlighter-linenumbers"><div class="enlighter-code"><div class="enlighter">'
+        f"{each_line(ENLIGHTER_LINE)}</div></div></div>"
+    ),
     "numbers in a block beside": (
         f'<div><div class="line-numbers"><pre>1\n2\n3\n4\n</pre></div><pre class="code">{INSIDE}</pre></div>'
     ),
@@ -272,7 +279,7 @@ def test_numbers_that_are_no_numbers_of_lines_stay(extractor: str) -> None:
 @pytest.mark.parametrize("extractor", EXTRACTORS)
 def test_a_slide_is_not_code(extractor: str) -> None:
     slide = '<div class="fragment"><ul><li>The first point of the talk.</li><li>The second point.</li></ul></div>'
-    code, _ = with_marked_code(slide, slide)
+    code, _ = with_marked_code(slide, slide.encode())
     assert code == slide
     assert "first point" in extracted(slide, extractor)
 

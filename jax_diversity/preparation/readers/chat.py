@@ -55,6 +55,7 @@ _ROLE_OF = {
     **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatbot", *_CALLERS), ANSWERS),
     **dict.fromkeys(("tool", "function", "observation", "ipython", "tool_response", "function_response"), "tool"),
 }
+_ROLE_OF_SPEAKER = {speaker: role for speaker, role in _ROLE_OF.items() if speaker not in _CALLERS}
 _LOSS_MARKS = ("train", "trainable", "train_on_turn", "loss", "loss_weight", "mask", "weight")
 """The fields of a turn that say whether it counts towards the loss."""
 # Most turns have none of these fields.
@@ -165,15 +166,17 @@ def _make_chat(
     roles, num_media = [turn.role for turn in turns], sum(turn.num_media for turn in turns)
     if isinstance(template, ChatTemplate) and (unknown := [role for role in roles if role not in template.patterns]):
         return Problem("num_broken_records", f"the template has no pattern for the role {unknown[0]!r}")
-    spoken = (turn for turn in turns if turn.calls or _PLACEHOLDER.sub("", turn.content).strip())
-    if next(spoken if num_media else (turn for turn in turns if turn.calls or turn.content.strip()), None) is None:
+    calling_turns = [turn for turn in turns if turn.calls]
+    contents = (_PLACEHOLDER.sub("", turn.content) if num_media else turn.content for turn in turns)
+    if not calling_turns and not any(map(str.strip, contents)):
         return Problem("num_without_text", "turns without text")
     try:
         text, spans, contents = template.render(turns, extras)
     except DocumentError as error:
-        hint = "; it may expect the arguments of calls as objects, not as text" if [*_texts_of_arguments(turns)] else ""
+        has_texts = any(True for _ in _texts_of_arguments(calling_turns))
+        hint = "; it may expect the arguments of calls as objects, not as text" if has_texts else ""
         return Problem("num_broken_records", f"{error}{hint}")
-    if any(json.dumps(arguments, ensure_ascii=False) in text for arguments in _texts_of_arguments(turns)):
+    if any(json.dumps(arguments, ensure_ascii=False) in text for arguments in _texts_of_arguments(calling_turns)):
         notes[_QUOTED] += 1
     if hidden := template.hidden(turns, extras, text):
         named = [name for name in notes if name in REASONING] if "reasoning" in hidden else []
@@ -188,7 +191,7 @@ def _make_chat(
         "contents": contents,
         "in_loss": [number for number in said_answers if turns[number].in_loss],
         "text": _text_mark(text),
-        "is_clear": isinstance(template, ChatTemplate) and template.find(text, roles) == spans,
+        "is_clear": isinstance(template, ChatTemplate) and template.find_contents(text, roles) == contents,
         "notes": {name: number for name, number in notes.items() if number and name not in REASONING},
     }
     labels_of_record["metadata"] |= {"num_turns": len(turns), "roles": roles, _READ: read}
@@ -288,8 +291,8 @@ def _turns(entries: list[Any], name: str, notes: Counter[str]) -> list[Turn]:
         # Most turns have a text and a known speaker only; the general case takes three times as long.
         if type(entry) is dict and tuple(entry) in _PLAIN:
             speaker, content = entry.values()
-            if type(speaker) is str and type(content) is str and speaker in _ROLE_OF and speaker not in _CALLERS:
-                turns.append(Turn(_ROLE_OF[speaker], content))
+            if type(speaker) is str and type(content) is str and (role := _ROLE_OF_SPEAKER.get(speaker)):
+                turns.append(Turn(role, content))
                 continue
         turns += _turn(entry, f"{name}[{number}]", notes)
     return turns

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,9 +97,19 @@ class ChatTemplate:
         The places are certain if the template's text between the contents occurs in order, and a search from the left
         and a search from the right find the same places.
         """
-        patterns = [self.patterns[role] for role in roles]
-        marks = [one.end + one.between + other.before for one, other in pairwise(patterns)]
-        before, end = patterns[0].before, patterns[-1].end
+        contents = self.find_contents(text, roles)
+        if contents is None:
+            return None
+        spans = [
+            TurnSpan(start - len(pattern.before), start, stop, stop + len(pattern.end))
+            for pattern, (start, stop) in zip(map(self.patterns.__getitem__, roles), contents, strict=True)
+        ]
+        return [*spans[:-1], spans[-1]._replace(end=len(text))]
+
+    def find_contents(self, text: str, roles: Sequence[str]) -> list[tuple[int, int]] | None:
+        """Return start and stop of the turns' contents, as `find`."""
+        marks = [self._marks[pair] for pair in pairwise(roles)]
+        before, end = self.patterns[roles[0]].before, self.patterns[roles[-1]].end
         end = end if text.endswith(end) else end.rstrip()  # steps remove spaces at the end of a text
         first, last = len(before), len(text) - len(end)
         if not (text.startswith(before) and text.endswith(end) and first <= last and all(marks)):
@@ -115,9 +126,16 @@ class ChatTemplate:
             limit = text.rfind(mark, first, limit)
             if limit != place:
                 return None
-        ends = [place + len(pattern.end) for place, pattern in zip(stops, patterns, strict=False)]
-        begins = [start - len(pattern.before) for start, pattern in zip(starts, patterns, strict=True)]
-        return list(map(TurnSpan, begins, starts, [*stops, last], [*ends, len(text)]))
+        return list(zip(starts, [*stops, last], strict=True))
+
+    @cached_property
+    def _marks(self) -> dict[tuple[str, str], str]:
+        """The template's text between the contents of two turns, by their roles."""
+        return {
+            (first, second): one.end + one.between + other.before
+            for first, one in self.patterns.items()
+            for second, other in self.patterns.items()
+        }
 
 
 def _line(call: Mapping[str, Any]) -> str:

@@ -111,10 +111,11 @@ def _is_skipped(beginning: bytes) -> bool:
 
 
 class PieceStream(io.RawIOBase):
-    """The bytes of pieces that an iterator yields."""
+    """The bytes of pieces that an iterator yields. An exception of the iterator is raised again by every later read."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._ready = pieces, memoryview(b"")
+        self._exception: Exception | None = None
 
     def readable(self) -> bool:
         """Return True."""
@@ -123,7 +124,13 @@ class PieceStream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer, and return the number of bytes; 0 at the end."""
         while not len(self._ready):
-            piece = next(self._pieces, None)
+            if self._exception is not None:  # the iterator has ended, so the next read would see the end of the file
+                raise self._exception
+            try:
+                piece = next(self._pieces, None)
+            except Exception as exception:
+                self._exception = exception
+                raise
             if piece is None:
                 return 0
             self._ready = memoryview(piece)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from string import ascii_letters
@@ -38,8 +39,11 @@ _LEAST_BEYOND_ASCII = 0.02
 _LATIN = ("cp1252", "cp1250", "iso8859-2", "cp850", "cp852", "cp437")
 """Encodings of Windows, ISO and DOS that detection confuses with one another."""
 _LETTER = r"[^\W\d_\u1100-\uffff]"
-_SIGN = r"[\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7\u02b0-\u036f\u201a\u201e-\u2bff]"
+_SIGN = r"[\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7\u02b0-\u036f\u201a\u201c-\u2bff]"
 _SIGN_IN_WORD = re.compile(rf"[\x80-\x9f\ufffd]|(?<={_LETTER}){_SIGN}(?={_LETTER})")
+_UNLIKELY, _FEW = frozenset((*_OF_PAIRS, "cp437", "cp850", "cp852", "iso8859-10")), 3
+_AMONG_LETTERS = re.compile(rb"(?>(?:[\0-\x7f]|(?:(?<=[A-Za-z]).|.(?=[A-Za-z]))(?![\x80-\xff]))*)", re.DOTALL)
+"""Encodings that a few bytes, each beside an ASCII letter, do not show: `it\x92s` is not Big5."""
 _MOST_ODD = 0.05
 """The largest share of characters that words do not have, such as signs between letters, in the right encoding."""
 _LEAST_OTHER, _ASCII_LETTERS = 30, [letter.encode() for letter in ascii_letters]
@@ -88,15 +92,15 @@ def decoded_by(page: bytes, declared: str | None) -> tuple[str, str]:
         if page.startswith(mark):
             return _as_text(page[len(mark) :], name), name
     # Bytes beyond ASCII that are valid UTF-8 are hardly ever anything else. The zero bytes are then stray.
-    is_wide = b"\0" in page and (page.isascii() or not _is_utf_8(page))
-    if is_wide and (name := _wide_encoding(page)):
+    has_zeros = b"\0" in page
+    if has_zeros and (page.isascii() or not _is_utf_8(page)) and (name := _wide_encoding(page)):
         return _as_text(page, name), name
     codec = codec_of(declared) if declared else None
     try:
         # Text in other encodings is rarely valid UTF-8 by chance, except in encodings that use ASCII bytes only.
         text = page.decode("utf-8")
         if b"\x1b" not in page and not (codec or "").startswith(_SEVEN_BIT):
-            return text.replace("\0", ""), "utf-8"
+            return text.replace("\0", "") if has_zeros else text, "utf-8"
     except UnicodeDecodeError:
         text = _as_text(page, "utf-8")
         replaced = text.count(REPLACED)
@@ -131,6 +135,7 @@ def undecodable(text: str) -> Problem | None:
     return Problem("num_undecodable", reason)
 
 
+@lru_cache(maxsize=1000)
 def codec_of(label: str) -> str | None:
     """Return Python's codec for a label; None if it names no encoding.
 
@@ -181,6 +186,8 @@ def detected(page: bytes) -> str:
     if b"\x1b" in sample:
         return codec
     odd = {other: _num_odd(sample.decode(other, "replace")) for other in (codec, *_LATIN)}
+    if codec in _UNLIKELY and num_beyond <= _FEW and not odd["cp1252"] and _AMONG_LETTERS.fullmatch(sample):
+        return "cp1252"
     return codec if odd[codec] <= _MOST_ODD * num_beyond else min(odd, key=lambda other: odd[other])
 
 
@@ -234,7 +241,7 @@ def _is_utf_8(page: bytes) -> bool:
 
 
 def _is_poor(text: str, share: float) -> bool:
-    replaced = text.count(REPLACED)
+    replaced = text.count(REPLACED) if REPLACED in text else 0  # the search is faster than the count
     return replaced > _LEAST_REPLACED and replaced > share * _beyond_ascii(text)
 
 

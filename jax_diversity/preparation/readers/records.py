@@ -117,7 +117,8 @@ class ReadReport:
     def count_replaced(self, place: Place, document: Document) -> None:
         """Count the characters U+FFFD of a text, also by file and by source, and texts in other encodings."""
         self.num_other_encodings += ENCODING in document.metadata and place.file.format == "text"
-        if not document.text.isascii() and (number := document.text.count(REPLACED)):
+        if REPLACED in document.text:
+            number = document.text.count(REPLACED)
             self.num_replaced += number
             for counts, name in ((self.replaced_by_file, place.file.name), (self.replaced_by_source, document.source)):
                 counts[name] = counts.get(name, 0) + number

@@ -37,7 +37,7 @@ _MANY_ATTRIBUTES = re.compile(
     r"""<[a-zA-Z][^\s<>/]*+(?:[\s/]++[^\s"'<>/=]++(?>(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s"'<>]++))?))"""
     rf"{{{_MOST_ATTRIBUTES + 1}}}"
 )
-_BLOCKS = {names: re.compile(rf"<(/?)(?:{names})(?![\w-])", re.IGNORECASE) for names in _MOST_LEVELS}
+_BLOCKS = re.compile(rf"<(/?)(?:{'|'.join(f'({names})' for names in _MOST_LEVELS)})(?![\w-])", re.IGNORECASE)
 
 
 @dataclass
@@ -125,8 +125,9 @@ def markup_limits(page: str) -> Iterator[Measured]:
         return
     if _MANY_ATTRIBUTES.search(page):
         yield at_most("most_attributes", _MOST_ATTRIBUTES + 1, _MOST_ATTRIBUTES)
-    for names, most in _MOST_LEVELS.items():
-        ends = _BLOCKS[names].findall(page)  # "/" for the end of a block, an empty text for its beginning
+    tags = _BLOCKS.findall(page)  # "/" for the end of a block, an empty text for its beginning; then the names
+    for place, most in enumerate(_MOST_LEVELS.values(), 1):
+        ends = [tag[0] for tag in tags if tag[place]]
         if len(ends) > most and (levels := max(accumulate(-1 if end else 1 for end in ends))) > most:
             yield at_most("most_levels", levels, most)
 
