@@ -29,7 +29,7 @@ from jax_diversity.ordering.measures.profile import (
     window_profile,
 )
 from jax_diversity.ordering.measures.targets import GivenTargets, corpus_targets
-from jax_diversity.ordering.measures.verdict import gap_closed
+from jax_diversity.ordering.measures.verdict import gap_closed, targeted_families
 from jax_diversity.report.words import verdict_sentence
 
 NUM_SEEDS = 5
@@ -180,9 +180,12 @@ def _compared(
     for order, summary in zip(values, summaries, strict=True):
         numbers = {row["window_size"]: row["num_windows"] for row in order["windows"]}
         for family, measured in summary["families"].items():
+            # An order is not judged in a family in which it follows targets of its own.
+            is_judged = clean_text(family) not in order["targeted"]
             for size, tv in sorted((int(size), tv) for size, tv in measured["windows"].items()):
                 of_size = WindowSummary(numbers[size], tv["tv_mean"], tv["tv_best"], tv["tv_worst"])
-                window_tv.setdefault(order["name"], {}).setdefault(family, {})[size] = of_size
+                if is_judged:
+                    window_tv.setdefault(order["name"], {}).setdefault(family, {})[size] = of_size
                 # They are equal for all orderings of a corpus.
                 floors.setdefault(family, {})[size] = tv["tv_floor"]
                 ideals.setdefault(family, {})[size] = tv["tv_ideal_token_shuffle"]
@@ -202,6 +205,7 @@ def _about_order(description: Mapping[str, Any]) -> dict[str, Any]:
         "name": clean_text(description["name"]),
         "method": clean_text(description["method"]),
         "is_baseline": description["method"] == SHUFFLE,
+        "targeted": [*map(clean_text, targeted_families(description))],
         "info": as_json({key: description[key] for key in _SHOWN if key in description}),
     }
 
@@ -381,7 +385,8 @@ def mean_gaps_closed(section: Mapping[str, Any]) -> dict[str, float]:
 
     This is the mean over the families, the window sizes of the profile (powers of two) from the smallest to the
     largest measured size, and both offsets. It does not depend on one window size, because some orders are good only in
-    aligned windows of one size. Sizes with fewer than two windows, or without a gap, do not count.
+    aligned windows of one size. Sizes with fewer than two windows, or without a gap, do not count. Orders that follow
+    targets of their own have no value, because the other orders do not aim at these targets.
 
     Args:
         section: the values `ordering` of the page.
@@ -399,7 +404,7 @@ def mean_gaps_closed(section: Mapping[str, Any]) -> dict[str, float]:
                     is_measured = measured and min(measured) <= size * math.sqrt(2) <= 2 * max(measured)
                     if is_measured and number >= 2 and shuffled[size] - floors[size] > _SMALLEST_GAP:
                         gaps.append(gap_closed(mean, shuffled[size], floors[size]))
-        if gaps and not order["is_baseline"]:
+        if gaps and not order["is_baseline"] and not order["targeted"]:
             closed[order["name"]] = sum(gaps) / len(gaps)
     return closed
 
