@@ -54,7 +54,7 @@ def orderings_verdict(dataset: Dataset, orderings: Sequence[str | None] = (None,
         return f"`jax-diversity measure --out {dataset.root}` compares the orderings with a shuffle."
     means = {name: means_of(summary) for name, summary in summaries.items()}
     judged = [ordering for ordering in orderings if ordering != SHUFFLE] or [None]
-    targeted = {name: targeted_families(dataset.counts(f"order/{name}")) for name in summaries}
+    targeted = {name: targeted_families(dataset.counts(f"order/{name}"), dataset.families) for name in summaries}
     *others, verdict = (judge(means, SHUFFLE, dataset.batch_size, ordering, targeted) for ordering in judged)
     few = too_few(dataset.num_sequences, verdict.window)
     return "\n".join(

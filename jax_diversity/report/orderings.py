@@ -141,7 +141,7 @@ def order_values(
     # One pass over all sizes and heat maps: `measure` would take a pass for each of them.
     profiles, timelines = profile_and_timelines(counts, shown.order, num_bins, advance, targets)
     return {
-        **_about_order(shown.about),
+        **_about_order(shown.about, families),
         **_drawn(
             summary, shortened_curves(measured.curves, _points(num_orderings, summary)), len(as_order(shown.order))
         ),
@@ -200,12 +200,12 @@ def _compared(
     return section, verdict_values(window_tv, floors, shuffles)
 
 
-def _about_order(description: Mapping[str, Any]) -> dict[str, Any]:
+def _about_order(description: Mapping[str, Any], families: Sequence[str]) -> dict[str, Any]:
     return {
         "name": clean_text(description["name"]),
         "method": clean_text(description["method"]),
         "is_baseline": description["method"] == SHUFFLE,
-        "targeted": [*map(clean_text, targeted_families(description))],
+        "targeted": [*map(clean_text, targeted_families(description, families))],
         "info": as_json({key: description[key] for key in _SHOWN if key in description}),
     }
 
@@ -401,8 +401,10 @@ def mean_gaps_closed(section: Mapping[str, Any]) -> dict[str, float]:
                 band = references[family]["shuffle"][offset]
                 shuffled = dict(zip(band["sizes"], band["mean"], strict=True))
                 for size, number, mean in zip(*(profile[key] for key in ("sizes", "num_windows", "mean")), strict=True):
+                    # A run may have larger windows than a shuffle of its dataset.
                     is_measured = measured and min(measured) <= size * math.sqrt(2) <= 2 * max(measured)
-                    if is_measured and number >= 2 and shuffled[size] - floors[size] > _SMALLEST_GAP:
+                    is_comparable = is_measured and number >= 2 and size in shuffled
+                    if is_comparable and shuffled[size] - floors[size] > _SMALLEST_GAP:
                         gaps.append(gap_closed(mean, shuffled[size], floors[size]))
         if gaps and not order["is_baseline"] and not order["targeted"]:
             closed[order["name"]] = sum(gaps) / len(gaps)

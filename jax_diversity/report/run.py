@@ -67,7 +67,7 @@ def run_values(
 
     shown = [
         Shown(shuffle, {"name": reference, "method": SHUFFLE}),
-        Shown(run.to_order(), {"name": name, "method": "schedule"}),
+        Shown(run.to_order(), {"name": name, "method": "schedule", "targeted": run.info["targeted"]}),
     ]
     counts = chosen.counts
     names = (

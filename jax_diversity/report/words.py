@@ -153,8 +153,8 @@ def percent(share: float | int) -> str:
 def targeted_sentence(name: str, families: Sequence[str]) -> str:
     """The families in which the page does not judge an order, because it follows targets there."""
     return (
-        f"By {listing(families)}, `{name}` follows targets of its own. The figures show its distance from the corpus's "
-        "mixture, and it is neither judged by these families nor recommended."
+        f"By {listing(families)}, `{name}` follows targets or weights of its own. The figures show its distance from "
+        "the corpus's mixture; it is neither judged by these families nor recommended."
     )
 
 
@@ -218,7 +218,9 @@ def next_sentences(
                 f"Train on `{best}`, which closes {percent(share)} of the gap between a shuffle and the floor over all "
                 f'families, window sizes and offsets: `jd.make_loader("{folder}", ordering="{best}"{size})`.'
             )
-    elif not is_run and not verdicts:
+    elif is_run:
+        sentences.append(f'Train on this run: `jd.make_loader("{folder}"{size})`.')
+    elif not verdicts:
         orders = values.get("ordering", {}).get("orders", [])
         names = [order["name"] for order in orders if not order["is_baseline"]]
         if names == ["corpus_order"]:

@@ -331,7 +331,7 @@ def test_an_order_with_targets_is_neither_judged_by_their_families_nor_recommend
     assert mean_gaps_closed(ordering) == {}
     section = {**values["ordering"], **ordering, "batches": None}
     summary = with_summary({**values, "ordering": section, "verdicts": verdicts}, None)["summary"]
-    assert f"By {family}, `curriculum` follows targets of its own" in summary["verdict"]
+    assert f"By {family}, `curriculum` follows targets or weights of its own" in summary["verdict"]
     assert any(sentence.startswith(f"By {family}, `curriculum` follows") for sentence in summary["sentences"])
     assert not any(sentence.startswith("Train on") for sentence in summary["next"])
     everywhere = [{**order, "targeted": [*chars.families] * (not order["is_baseline"])} for order in section["orders"]]

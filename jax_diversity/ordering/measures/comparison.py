@@ -341,7 +341,7 @@ def compare(
     rows = [row for name in orders for row in _rows(name, summaries[name], offsets, shuffled)]
     # Given targets are the measure of all orders, also of those that followed others.
     infos = {name: getattr(order, "info", {}) for name, order in orders.items() if targets is None}
-    targeted = {name: families for name, info in infos.items() if (families := targeted_families(info))}
+    targeted = {name: named for name, info in infos.items() if (named := targeted_families(info, counts.families))}
     return Comparison(tuple(rows), batch_size=counts.batch_size, shuffle=shuffle, targeted=targeted)
 
 

@@ -29,6 +29,8 @@ Means = Mapping[tuple[str, int], WindowTV]
 """The TV of an order's aligned windows by family and window size."""
 _SMALLEST_GAP = 1e-4
 """The smallest distance of a shuffle from the floor, in TV, with which orders are compared."""
+ALL_FAMILIES = "dataset"
+"""The family of a run's datasets: if their shares move, the shares of all families move."""
 LEGEND = "TV: share of a window's tokens in a wrong group; no order is below the floor."
 """What the table shows, in one line."""
 _LEAST_WINDOWS = 4
@@ -145,9 +147,9 @@ class Verdict(Displayed):
         if not families:
             return ""
         return (
-            f"By {listing(families)}, `{self.ordering}` follows targets of its own, so its distance from the corpus's "
-            "mixture is not judged; `jax-diversity measure --targets` and `jd.measure(..., targets=...)` measure an "
-            "order against its targets."
+            f"By {listing(families)}, `{self.ordering}` follows targets or weights of its own, so its distance from "
+            "the corpus's mixture is not judged; `jd.measure(..., targets=...)` and, for the orderings of a dataset, "
+            "`jax-diversity measure --targets` measure against targets."
         )
 
     @property
@@ -337,9 +339,13 @@ def judge(
     return Verdict(chosen, reference, {reference: means[reference], **means}, window, batch_size, targeted or {})
 
 
-def targeted_families(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the families in which an order follows targets of its own, from its `info`."""
-    return tuple((info.get("targets") or {}).get("shares", ()))
+def targeted_families(info: Mapping[str, Any], families: Sequence[str]) -> tuple[str, ...]:
+    """Return which of the measured families an order or a run does not aim at the corpus's mixture in, from its `info`.
+
+    The weights of a run may change the mixture of all families; its `info` then names the family `dataset`.
+    """
+    named = info.get("targeted") or (info.get("targets") or {}).get("shares", ())
+    return tuple(family for family in families if family in named or ALL_FAMILIES in named)
 
 
 def means_of(summary: Mapping) -> dict[tuple[str, int], WindowTV]:

@@ -82,13 +82,16 @@ class Slice:
 class Version:
     """The slices of a version in their order, its number of datasets, and a description of the change.
 
-    `seed` is the seed of the first epoch that was ordered for this version.
+    `seed` is the seed of the first epoch that was ordered for this version. `targeted` names the families in which the
+    positions of this version follow targets; the family of the datasets stands for all families: weights change the
+    mixture along the run, or the mixture of its only dataset.
     """
 
     slices: tuple[Slice, ...]
     num_datasets: int
     change: str
     seed: int
+    targeted: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,9 @@ class Content:
         for number, version in enumerate(self.versions, start=1):
             owner = f"of a slice of version {number}"
             as_whole_number(f"num_datasets of version {number}", version.num_datasets, 1, len(self.datasets))
+            check_type(f"targeted of version {number}", version.targeted, list | tuple, "a list of families")
+            for family in version.targeted:
+                check_type("a family in targeted", family, str, "a text")
             for record in version.slices:
                 index = as_whole_number(f"part {owner}", record.part, 0, len(self.parts) - 1)
                 start = as_whole_number(f"start {owner}", record.start, 0)
@@ -187,7 +193,9 @@ class StoredRun(Run):
         self, root: Path, content: Content, version: int, datasets: Sequence[str | Path | Dataset] | None = None
     ) -> None:
         self.root, self.content, self.version, self.given = root, content, version, datasets
-        self.name, self.info = root.name, {"method": "schedule", "version": version, "of": content.id}
+        targeted = {family for earlier in content.versions[:version] for family in earlier.targeted}
+        self.name = root.name
+        self.info = {"method": "schedule", "version": version, "of": content.id, "targeted": sorted(targeted)}
         self._slices = [piece for piece in self._of(version).slices if not piece.skipped]
         self._starts = np.cumsum([0, *map(len, self._slices)], dtype=np.int64)
         self._bounds = self._starts.tolist()

@@ -118,12 +118,12 @@ def test_an_order_is_not_judged_by_the_families_in_which_it_follows_targets() ->
     assert {family for family, _ in verdict.comparisons} == {"topic", "source"}
     of_curriculum = replace(verdict, ordering="curriculum")
     assert {family for family, _ in of_curriculum.comparisons} == {"source"}
-    assert "By topic, `curriculum` follows targets of its own" in of_curriculum.sentence
+    assert "By topic, `curriculum` follows targets or weights of its own" in of_curriculum.sentence
     table = {name: cells for name, *cells in of_curriculum.cells}
     assert (table["curriculum"][0], table["gap closed, curriculum"][0]) == ("-", "-")
     assert "-" not in table["balance"]
     everywhere = replace(of_curriculum, targeted={"curriculum": ("topic", "source")})
-    assert everywhere.sentence.startswith("By topic and source, `curriculum` follows targets of its own")
+    assert everywhere.sentence.startswith("By topic and source, `curriculum` follows targets or weights of its own")
     # Given targets are the measure of all orders.
     against_targets = jd.compare(chars, orders, windows=(16, 64), targets=targets).verdict()
     assert against_targets is not None
