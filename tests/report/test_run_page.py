@@ -60,6 +60,23 @@ def test_the_values_of_a_run_are_those_of_plain_counting(run: Any) -> None:
     assert about["changes"] == [{"version": 2, "position": 40}, {"version": 4, "position": 48}]
 
 
+def test_a_run_with_windows_larger_than_its_dataset_and_one_of_moving_weights(
+    tinies: tuple[TinyDataset, TinyDataset], tmp_path: Path
+) -> None:
+    number = jd.open_dataset(tinies[0].root).num_sequences
+    long = jd.create_schedule(tmp_path / "long", tinies[0].root, num_epochs=4, method="uniform_shuffle")
+    values = run_values(long, Progress(quiet=True), windows=(8, number - 1))
+    assert any(row["num_windows"] > 1 for row in values["ordering"]["orders"][1]["windows"])
+    assert "recommended" not in values["summary"]["next"][0]
+    pair = [tiny.root for tiny in tinies]
+    weights = jd.Targets.linear({"dataset": [1, 0]}, {"dataset": [0, 1]}, 80, 4)
+    moving = jd.create_schedule(tmp_path / "moving", pair, weights=weights, num_positions=80)
+    values = run_values(moving, Progress(quiet=True), windows=(8,))
+    assert (values["verdicts"], values["summary"]["gaps_closed"]) == ([], [])
+    assert "`moving` follows targets or weights of its own" in values["summary"]["verdict"]
+    assert values["summary"]["next"][0] == 'Train on this run: `jd.make_loader("moving")`.'
+
+
 def test_the_training_on_a_run_is_drawn_if_its_log_is_of_the_run(one: Any, tmp_path: Path) -> None:
     assert run_values(one, Progress(quiet=True), windows=(8,))["training"] == []
     with jd.TrainingLog(one) as log:

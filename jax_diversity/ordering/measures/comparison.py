@@ -46,7 +46,7 @@ class Row:
         ordering: the ordering's name.
         family: the family that was measured, `document` or `copy`; the norm drift is a row of the first family.
         measure: the name of the measure. Without windows: prefix_l2_max, norm_drift_max, groups_per_sequence_mean. For
-            a window size: tv_floor, tv_bound, l2_worst, max_share_deviation, groups_per_batch_mean,
+            a window size: tv_floor, tv_bound, l2_best, l2_worst, max_share_deviation, groups_per_batch_mean,
             groups_per_batch_min and, for aligned windows, gap_closed. For a window size and an offset: tv_mean,
             tv_best, tv_worst. For the families `document` and `copy`: place_correlation (not for copies), gap_low,
             gap_median, gap_smallest and, for a window size, repeats_mean, repeats_worst, repeats_floor.
@@ -372,6 +372,7 @@ def _rows(
         yield Row(name, family, "groups_per_sequence_mean", part_summary["groups_per_sequence_mean"])
         for size, values in part_summary["windows"].items():
             window = int(size)
+            yield Row(name, family, "l2_best", values.get("l2_best"), window)  # absent from measures of version 1
             for measured in ("tv_floor", "tv_bound", "l2_worst", "max_share_deviation", *_GROUPS_PER_BATCH):
                 yield Row(name, family, measured, values[measured], window)
             closed = gap_or_none(values["tv_mean"], shuffled[family, window], values["tv_floor"])
@@ -458,8 +459,8 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, Cells]]:
             if offset == "0" and not base:
                 cells += limits(family)
             yield f"{family}{ratio}: window TV, mean / worst, {_OFFSET_WORDS[offset]}", cells
-        cells = by_window(family, ("l2_worst", "max_share_deviation"))
-        yield f"{family}{ratio}: worst window L2 / window maximum", cells
+        cells = by_window(family, ("l2_best", "l2_worst", "max_share_deviation"))
+        yield f"{family}{ratio}: window L2, best / worst, / window maximum", cells
         yield f"{family}{ratio}: gap closed between a shuffle and the floor", by_window(family, ("gap_closed",))
         if is_known(family, _GROUPS_PER_BATCH[0]):
             yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, _GROUPS_PER_BATCH)
