@@ -428,8 +428,8 @@ def _as_entries(name: str, matrix: Any) -> Any:
         reason = f": {in_one_line(error)}."
         if isinstance(matrix, list | tuple) and any(map(_has_labels, matrix)):
             reason = (
-                ", or one label per sequence, found several labels of a sequence; give a matrix with the share of every "
-                "label, whose rows add up to 1."
+                ", or one label per sequence, found several labels of a sequence; give a matrix with the share of "
+                "every label, whose rows add up to 1."
             )
         raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts{reason}") from None
     if entries.ndim != 2 or entries.shape[1] == 0:

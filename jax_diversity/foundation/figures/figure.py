@@ -83,8 +83,8 @@ class Figure:
         path = Path(path)
         if path.suffix.lower() not in (".html", ".htm"):
             raise UserError(
-                f"Expected a path that ends in .html, found {quoted(path.name)}: a browser draws the figure. Two buttons "
-                "of the page, and of the figure in a notebook, save the picture as PNG and as SVG."
+                f"Expected a path that ends in .html, found {quoted(path.name)}: a browser draws the figure. Two "
+                "buttons of the page, and of the figure in a notebook, save the picture as PNG and as SVG."
             )
         write_text(path, self.html)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from jax_diversity.foundation.tables import Cells, Display, Displayed
-from jax_diversity.foundation.wording import against, counted, in_number, listing
+from jax_diversity.foundation.wording import against, counted, listing
 
 Key = TypeVar("Key")
 
@@ -137,7 +138,7 @@ class Verdict(Displayed):
         )
         if outcome.others:
             text += f", and {outcome.other_word} in {len(outcome.others)}: {named(outcome.others)}"
-        sentences = (f"{text}.", self._gap_sentence, self._worst_sentence, self._claim_sentence, targets)
+        sentences = (f"{text}.", self._gap_sentence, self._worst_sentence, targets)
         return " ".join(filter(None, sentences))
 
     @property
@@ -177,52 +178,30 @@ class Verdict(Displayed):
         return f"{where} {text}{inside}."
 
     @property
-    def _pairs(self) -> dict[str, tuple[WindowTV, WindowTV]]:
-        """The TV of the order and of the shuffle in `window`, by family."""
-        return {family: pair for (family, size), pair in self.comparisons.items() if size == self.window}
-
-    @property
-    def _kind(self) -> str:
-        return "batch" if self.is_batch else "window"
-
-    @property
     def _worst_sentence(self) -> str:
-        """Compare the worst window of the order with the worst window of the shuffle, by family."""
-        worst, kind = {family: (tv.worst, other.worst) for family, (tv, other) in self._pairs.items()}, self._kind
-        if not worst:
-            return ""
-        outcome = _Outcome.of(worst)
-        text = f"Its worst {kind} is {outcome.word} the worst {kind} of the shuffle"
-        if len(worst) == 1:
-            return f"{text} (TV {_pair(*worst.values())})."
+        """Compare the worst window of the order with the best window of the shuffle, or with its worst, by family."""
+        pairs = {family: pair for (family, size), pair in self.comparisons.items() if size == self.window}
+        kind = "batch" if self.is_batch else "window"
+        better_than_best = {
+            family: (tv.worst, shuffled.best) for family, (tv, shuffled) in pairs.items() if tv.worst < shuffled.best
+        }
+        worst = {
+            family: (tv.worst, shuffled.worst)
+            for family, (tv, shuffled) in pairs.items()
+            if family not in better_than_best
+        }
+        claims = [(f"better than the best {kind} of the shuffle", better_than_best)]
+        for word, holds in ((_BETTER, operator.lt), (_WORSE, operator.gt), (_EQUAL, operator.eq)):
+            of_outcome = {family: tvs for family, tvs in worst.items() if holds(*tvs)}
+            claims.append((f"{word} the worst {kind} of the shuffle", of_outcome))
 
-        def named(families: Sequence[str]) -> str:
-            return _named(families, lambda family: f"{family} {_pair(worst[family])}")
+        def by(tvs: Mapping[str, tuple[float, float]]) -> str:
+            families = [*tvs]
+            numbers = [f"{family} (TV {_pair(tvs[family])})" for family in families[:_MOST_NAMED]]
+            return listing([*numbers, *families[_MOST_NAMED:]])
 
-        text += f" in {len(outcome.keys)} of {counted(len(worst), 'family')} (TV by {named(outcome.keys)})"
-        if outcome.others:
-            text += f", and {outcome.other_word} in {len(outcome.others)} ({named(outcome.others)})"
-        return f"{text}."
-
-    @property
-    def _claim_sentence(self) -> str:
-        """Where the worst window of the order is better than the best window of the shuffle, and where it is not."""
-        pairs, kind = self._pairs, self._kind
-        separated = [family for family, (tv, shuffled) in pairs.items() if tv.worst < shuffled.best]
-        overlapping = [family for family in pairs if family not in separated]
-        every = f"every {kind} is better than every {kind} of the shuffle"
-        some = f"some {in_number(2, kind)} of the shuffle are at least as good as the worst {kind} of `{self.ordering}`"
-        if not separated:
-            # If the worst window of the shuffle is the better one, nothing is left to say.
-            beaten = any(tv.worst < shuffled.worst for tv, shuffled in pairs.values())
-            return f"By {'every' if len(pairs) > 1 else 'this'} family, {some}." if beaten else ""
-
-        def numbers(family: str) -> str:
-            tv, shuffled = pairs[family]
-            return f"{f'{family} ' * (len(pairs) > 1)}{_pair((tv.worst, shuffled.best))}"
-
-        claim = f"By {listing(separated)}, {every} (its worst against the shuffle's best: {_named(separated, numbers)})"
-        return f"{claim}; by {listing(overlapping)}, {some}." if overlapping else f"{claim}."
+        text = "; ".join(f"{claim} by {by(tvs)}" for claim, tvs in claims if tvs)
+        return f"Its worst {kind} is {text}." if text else ""
 
     @property
     def cells(self) -> Cells:

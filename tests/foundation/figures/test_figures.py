@@ -142,9 +142,7 @@ def test_every_figure_is_drawn_without_a_fault(browser: Browser, balance: Any, c
     figures = [balance.plot(name) for name in ("windows", "prefix", "drift")] + [comparison.plot()]
     figures += [Figure(name, values) for name in FIGURES if name != "reading"]  # which only a run has
     undrawn = []
-    with pytest.raises(
-        jd.UserError, match=r"Expected a path that ends in .html, found 'first.png': a browser draws"
-    ):
+    with pytest.raises(jd.UserError, match=r"Expected a path that ends in .html, found 'first.png': a browser draws"):
         figures[0].save(tmp_path / "first.png")
     figures[0].save(tmp_path / "first.html")
     browser.open(tmp_path / "first.html", 700)
