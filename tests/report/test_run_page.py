@@ -17,7 +17,7 @@ from jax_diversity.report.page import render
 from jax_diversity.report.run import run_values
 from jax_diversity.streaming.run.joining import joined_characteristics
 from tests.support.runs import epochs_of, refused, store_run, store_run_of_one, write_web_and_code
-from tests.support.tiny_dataset import TinyDataset
+from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +63,14 @@ def test_the_values_of_a_run_are_those_of_plain_counting(run: Any) -> None:
 def test_a_run_with_windows_larger_than_its_dataset_and_one_of_moving_weights(
     tinies: tuple[TinyDataset, TinyDataset], tmp_path: Path
 ) -> None:
-    number = jd.open_dataset(tinies[0].root).num_sequences
-    long = jd.create_schedule(tmp_path / "long", tinies[0].root, num_epochs=4, method="uniform_shuffle")
-    values = run_values(long, Progress(quiet=True), windows=(8, number - 1))
-    assert any(row["num_windows"] > 1 for row in values["ordering"]["orders"][1]["windows"])
-    assert "recommended" not in values["summary"]["next"][0]
+    write_tiny_dataset(tmp_path / "web", num_documents=40)
+    number = jd.open_dataset(tmp_path / "web").num_sequences
+    assert number < 64 < 1.4 * number  # windows of 64 are between the measured sizes, and larger than the dataset
+    long = jd.create_schedule(tmp_path / "long", tmp_path / "web", num_epochs=4, method="uniform_shuffle")
+    section = run_values(long, Progress(quiet=True), windows=(8, number - 1))["ordering"]
+    sizes = section["orders"][1]["profile"]["cluster"]["0"]["sizes"]
+    assert 64 in sizes
+    assert 64 not in section["profile_references"]["cluster"]["sizes"]
     pair = [tiny.root for tiny in tinies]
     weights = jd.Targets.linear({"dataset": [1, 0]}, {"dataset": [0, 1]}, 80, 4)
     moving = jd.create_schedule(tmp_path / "moving", pair, weights=weights, num_positions=80)

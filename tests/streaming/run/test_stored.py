@@ -269,8 +269,7 @@ def test_a_version_says_in_which_families_it_leaves_the_mixture(folder: Path, tm
     assert [run.info["targeted"] for run in (constant, again, other)] == [[], [], ["dataset"]]
     assert other.with_version(2).info["targeted"] == []
     assert made("turns", pair, consecutive=True).info["targeted"] == []
-    name = jd.open_dataset(folder / "web").group_names["source"][0]
-    groups = {"family": "source", "weights": {name: 1, "*": 1}, "num_positions": 40}
+    groups = {"family": "length", "weights": {"short": 1, "*": 1}, "num_positions": 40}
     assert made("groups", folder / "web", **groups).info["targeted"] == ["dataset"]
 
 
