@@ -392,6 +392,11 @@ class Characteristics(TokenCounts, Displayed):
         return Display(sentence, [("", [["family", "groups", "groups a sequence", "weight"], *rows])])
 
 
+def _has_labels(row: Any) -> bool:
+    """Return whether a row of a list has labels in place of numbers."""
+    return isinstance(row, list | tuple | set | dict) and any(isinstance(label, str) for label in row)
+
+
 def _as_entries(name: str, matrix: Any) -> Any:
     """Convert a matrix to a sparse one in the user's type, CSR or COO; check its indices, shape and type."""
     try:
@@ -420,8 +425,13 @@ def _as_entries(name: str, matrix: Any) -> Any:
     except UserError:
         raise
     except Exception as error:  # arrays of other libraries raise various errors when NumPy converts them
-        reason = in_one_line(error)
-        raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {reason}.") from None
+        reason = f": {in_one_line(error)}."
+        if isinstance(matrix, list | tuple) and any(map(_has_labels, matrix)):
+            reason = (
+                ", or one label per sequence, found several labels of a sequence; give a matrix with the share of "
+                "every label, whose rows add up to 1."
+            )
+        raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts{reason}") from None
     if entries.ndim != 2 or entries.shape[1] == 0:
         raise UserError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}.")
     values = entries.data

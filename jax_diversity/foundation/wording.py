@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun in the right form.
@@ -20,3 +22,14 @@ def in_number(number: float, noun: str) -> str:
     if noun.endswith(("s", "x", "ch")):
         return f"{noun}es"
     return f"{noun[:-1]}ies" if noun.endswith(("copy", "family")) else f"{noun}s"
+
+
+def against(first: float | int, second: float | int) -> tuple[str, str]:
+    """Format two numbers with the fewest decimals (three to six) that distinguish them."""
+    pairs = [(f"{first:.{digits}f}", f"{second:.{digits}f}") for digits in range(3, 7)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+
+
+def listing(parts: Sequence[str], word: str = "and") -> str:
+    """Parts joined as in a sentence: `a`, `a and b`, `a, b and c`."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}"

@@ -163,6 +163,11 @@ def order(
         [1, 2, 0, 3]
     """
     check_type("characteristics", counts, TokenCounts, MADE_BY)
+    if isinstance(method, str) and method in Objective.BASES:
+        raise UserError(
+            f"Expected a method, found the published objective {method!r}; give method='greedy' with "
+            f"objective={method!r}."
+        )
     run = METHODS.find(method)
     if within := {field.name for field in dataclasses.fields(Objective)}.intersection(options):
         raise UserError(f"Expected {min(within)} in an objective; give objective=jd.Objective({min(within)}=...).")

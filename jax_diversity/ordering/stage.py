@@ -29,7 +29,7 @@ def order_stage(config: OrderConfig) -> Stage:
     """Make the stage that computes one ordering. If the settings have no windows, the batch size is the window."""
     return Stage(
         f"order/{config.file_name}",
-        help="Compute and measure one more ordering.",
+        help="Compute and measure more orderings.",
         section="orders",
         destination=ORDERINGS,
         run=lambda context, partial: order_sequences(context, partial, config.for_batches(context.config.batch_size)),

@@ -265,7 +265,7 @@ class Build:
         if size is not None and size > packed:
             raise UserError(
                 f"Expected batch_size of at most the {packed} training sequences, found {size}; set it to the global "
-                "batch size of your training, or add more text."
+                "batch size of your training, shorten the sequences, or add more text."
             )
 
     def _outdated(self, name: str) -> set[str]:

@@ -47,18 +47,19 @@ def orderings_verdict(dataset: Dataset, orderings: Sequence[str | None] = (None,
     the command that compares.
     """
     # These import SciPy, which `--help` does not need.
-    from jax_diversity.ordering.measures.verdict import SHUFFLE, judge, means_of, too_few
+    from jax_diversity.ordering.measures.verdict import SHUFFLE, judge, means_of, targeted_families, too_few
 
     summaries = _summaries(dataset)
     if SHUFFLE not in summaries:
         return f"`jax-diversity measure --out {dataset.root}` compares the orderings with a shuffle."
     means = {name: means_of(summary) for name, summary in summaries.items()}
     judged = [ordering for ordering in orderings if ordering != SHUFFLE] or [None]
-    *other_verdicts, verdict = (judge(means, SHUFFLE, dataset.batch_size, ordering) for ordering in judged)
+    targeted = {name: targeted_families(dataset.counts(f"order/{name}"), dataset.families) for name in summaries}
+    *others, verdict = (judge(means, SHUFFLE, dataset.batch_size, ordering, targeted) for ordering in judged)
     few = too_few(dataset.num_sequences, verdict.window)
     return "\n".join(
         [
-            *(f"{wrapped(verdict_of_order.sentence)}\n" for verdict_of_order in other_verdicts),
+            *(f"{wrapped(other.sentence)}\n" for other in others),
             str(verdict),
             *([wrapped(few)] if few else []),
         ]

@@ -29,7 +29,7 @@ from jax_diversity.ordering.measures.profile import (
     window_profile,
 )
 from jax_diversity.ordering.measures.targets import GivenTargets, corpus_targets
-from jax_diversity.ordering.measures.verdict import gap_closed
+from jax_diversity.ordering.measures.verdict import gap_closed, targeted_families
 from jax_diversity.report.words import verdict_sentence
 from jax_diversity.schema.orderings import Order
 
@@ -140,7 +140,7 @@ def order_values(
     # One pass over all sizes and heat maps: `measure` would take a pass for each of them.
     profiles, timelines = profile_and_timelines(counts, shown.order, num_bins, advance, targets)
     return {
-        **_about_order(shown.about),
+        **_about_order(shown.about, families),
         **_drawn(summary, shortened_curves(measured.curves, _points(num_orderings, summary)), len(shown.order)),
         "profile": {
             clean_text(family): {
@@ -177,9 +177,12 @@ def _compared(
     for order, summary in zip(values, summaries, strict=True):
         numbers = {row["window_size"]: row["num_windows"] for row in order["windows"]}
         for family, measured in summary["families"].items():
+            # An order is not judged in a family in which it follows targets of its own.
+            is_judged = clean_text(family) not in order["targeted"]
             for size, tv in sorted((int(size), tv) for size, tv in measured["windows"].items()):
                 of_size = WindowSummary(numbers[size], tv["tv_mean"], tv["tv_best"], tv["tv_worst"])
-                window_tv.setdefault(order["name"], {}).setdefault(family, {})[size] = of_size
+                if is_judged:
+                    window_tv.setdefault(order["name"], {}).setdefault(family, {})[size] = of_size
                 # They are equal for all orderings of a corpus.
                 floors.setdefault(family, {})[size] = tv["tv_floor"]
                 ideals.setdefault(family, {})[size] = tv["tv_ideal_token_shuffle"]
@@ -194,11 +197,12 @@ def _compared(
     return section, verdict_values(window_tv, floors, shuffles)
 
 
-def _about_order(description: Mapping[str, Any]) -> dict[str, Any]:
+def _about_order(description: Mapping[str, Any], families: Sequence[str]) -> dict[str, Any]:
     return {
         "name": clean_text(description["name"]),
         "method": clean_text(description["method"]),
         "is_baseline": description["method"] == SHUFFLE,
+        "targeted": [*map(clean_text, targeted_families(description, families))],
         "info": as_json({key: description[key] for key in _SHOWN if key in description}),
     }
 
@@ -378,7 +382,8 @@ def mean_gaps_closed(section: Mapping[str, Any]) -> dict[str, float]:
 
     This is the mean over the families, the window sizes of the profile (powers of two) from the smallest to the
     largest measured size, and both offsets. It does not depend on one window size, because some orders are good only in
-    aligned windows of one size. Sizes with fewer than two windows, or without a gap, do not count.
+    aligned windows of one size. Sizes with fewer than two windows, or without a gap, do not count. Orders that follow
+    targets of their own have no value, because the other orders do not aim at these targets.
 
     Args:
         section: the values `ordering` of the page.
@@ -393,10 +398,12 @@ def mean_gaps_closed(section: Mapping[str, Any]) -> dict[str, float]:
                 band = references[family]["shuffle"][offset]
                 shuffled = dict(zip(band["sizes"], band["mean"], strict=True))
                 for size, number, mean in zip(*(profile[key] for key in ("sizes", "num_windows", "mean")), strict=True):
+                    # A run may have larger windows than a shuffle of its dataset.
                     is_measured = measured and min(measured) <= size * math.sqrt(2) <= 2 * max(measured)
-                    if is_measured and number >= 2 and shuffled[size] - floors[size] > _SMALLEST_GAP:
+                    is_comparable = is_measured and number >= 2 and size in shuffled
+                    if is_comparable and shuffled[size] - floors[size] > _SMALLEST_GAP:
                         gaps.append(gap_closed(mean, shuffled[size], floors[size]))
-        if gaps and not order["is_baseline"]:
+        if gaps and not order["is_baseline"] and not order["targeted"]:
             closed[order["name"]] = sum(gaps) / len(gaps)
     return closed
 

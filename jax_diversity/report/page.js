@@ -24,7 +24,7 @@
     if (title && byOrder) {
       const gaps = new Map(values.summary.gaps_closed.map(({ ordering: name, mean }) => [name, percent(mean)]));
       find("first-table").append(table([title, "gap closed", ...families.map((family) => foreign(family))],
-        rows.map(([name, ...cells]) => [foreign(name), gaps.get(name) ?? "–", ...cells]),
+        rows.map(([name, ...cells]) => [foreign(name), gaps.get(name) ?? "–", ...cells.map((cell) => (cell === "-" ? "–" : cell))]),
         (at) => (rows[at][0] === values.summary.main_ordering ? "main" : null)));
     } else if (title) {
       find("first-table").append(table([title, ...columns.map(([name]) => foreign(name))],

@@ -67,7 +67,10 @@ def run_values(
 
     shown = [
         Shown(shuffle, {"name": reference, "method": SHUFFLE}),
-        Shown(Positions(run.indices, run.num_sequences, run.info), {"name": name, "method": "schedule"}),
+        Shown(
+            Positions(run.indices, run.num_sequences, run.info),
+            {"name": name, "method": "schedule", "targeted": run.info["targeted"]},
+        ),
     ]
     counts = chosen.counts
     names = (

@@ -74,5 +74,5 @@ REPORT = Stage(
     outside=_outside,
     owns_folder=False,
     packages=("plotly",),
-    version=9,
+    version=10,
 )

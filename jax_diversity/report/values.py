@@ -39,7 +39,7 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
       references           [{family, window_size, floor, ideal_token_tv}]
       profile_references   {family: {sizes, floor, ideal, shuffle {num_seeds, offset: {sizes, mean, mean_low,
                             mean_high, worst_low, worst_high, best_low}}}}; offset is `0` or `half`
-      orders               [{name, method, is_baseline, info,
+      orders               [{name, method, is_baseline, targeted [family] (with targets of its own), info,
                              prefix [{family, max, curve}],
                              windows [{family, window_size, num_windows, mean, best, worst, worst_position,
                                        window_max, curve}],
@@ -78,6 +78,7 @@ import numpy as np
 
 from jax_diversity.foundation.figures.plain import as_json, clean_text, round_value
 from jax_diversity.foundation.stage import Context
+from jax_diversity.foundation.wording import against
 from jax_diversity.ordering.measures.verdict import Means, WindowTV, judge, too_few
 from jax_diversity.ordering.measures.windows import usable_windows
 from jax_diversity.report import words
@@ -203,9 +204,12 @@ def summary_values(
     """Return the head of a page: sentences and key numbers (label, number, detail), including the verdict."""
     main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
     means, baseline = _means(values["ordering"]), values["ordering"]["baseline"]
-    verdict = judge(means, baseline, batch_size, clean_text(main_ordering or "")) if main else None
-    compared = [order["name"] for order in values["ordering"]["orders"] if main and not order["is_baseline"]]
-    verdicts = [judge(means, baseline, batch_size, name) for name in compared]
+    orders = values["ordering"]["orders"]
+    targeted = {order["name"]: order["targeted"] for order in orders if order["targeted"]}
+    has_verdict = bool(main or (targeted and baseline))
+    verdict = judge(means, baseline, batch_size, clean_text(main_ordering or ""), targeted) if has_verdict else None
+    compared = [order["name"] for order in orders if has_verdict and not order["is_baseline"]]
+    verdicts = [judge(means, baseline, batch_size, name, targeted) for name in compared]
     closed_by_all = mean_gaps_closed(values["ordering"]) if main else {}
     recommended = recommended_ordering(closed_by_all, None if verdict is None else verdict.ordering)
     judged = []
@@ -215,24 +219,27 @@ def summary_values(
         if verdict is not None and (closed := verdict.mean_gap_closed) is not None:
             where = f"mean of the families, windows of {verdict.window:,}"
             judged.append(("Gap closed", words.percent(closed), f"from shuffle to floor, {where}"))
-        worst, baseline_worst = words.against(first["worst"], first["baseline_worst"])
+        worst, baseline_worst = against(first["worst"], first["baseline_worst"])
         detail = f"TV by {first['family']}; worst window of {first['baseline']}: {baseline_worst}; smaller is better"
         judged.append((f"Worst window of {first['ordering']}", worst, detail))
-    families = values["ordering"]["families"]
     number = values["run"]["num_positions"] if values.get("run") else values["packing"]["num_sequences"]
     few = "" if verdict is None else too_few(number, verdict.window)
     return {
         "main_ordering": main[0]["ordering"] if main else None,
         "main_window": main[0]["window_size"] if main else None,
-        "main_family": first["family"] if first is not None else next(iter(families), None),
+        "main_family": first["family"] if first is not None else next(iter(values["ordering"]["families"]), None),
         "verdict": words.nothing_to_compare(values) if verdict is None else verdict.sentence,
-        "table": [] if verdict is None else verdict.cells,
+        "table": [] if verdict is None or verdict.window is None else verdict.cells,
         "gaps_closed": [
             {"ordering": judged.ordering, "mean": round_value(judged.mean_gap_closed)}
             for judged in verdicts
             if judged.mean_gap_closed is not None
         ],
-        "sentences": [*([few] if few else []), *sentences],
+        "sentences": [
+            *([few] if few else []),
+            *sentences,
+            *(words.targeted_sentence(name, families) for name, families in targeted.items()),
+        ],
         "next": words.next_sentences(
             values, verdicts, batch_size, recommended, closed_by_all.get(recommended or "", 0.0)
         ),

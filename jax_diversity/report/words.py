@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax_diversity.foundation.figures.plain import clean_text
-from jax_diversity.foundation.wording import counted
+from jax_diversity.foundation.wording import against, counted, listing
 from jax_diversity.ordering.measures.verdict import Verdict
 from jax_diversity.sequences.packing.chats import left_out_answers
 
@@ -17,17 +17,6 @@ _PLAIN_NAME = re.compile(r"[\w.-]+")
 """Names of folders that a command can contain as they are."""
 _MOST_STEPS = 5
 """The largest number of steps in a sentence."""
-
-
-def against(first: float | int, second: float | int) -> tuple[str, str]:
-    """Format two numbers with the fewest decimals (three to six) that distinguish them."""
-    pairs = [(f"{first:.{digits}f}", f"{second:.{digits}f}") for digits in range(3, 7)]
-    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
-
-
-def listing(parts: Sequence[str], word: str = "and") -> str:
-    """Parts joined as in a sentence: `a`, `a and b`, `a, b and c`."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}"
 
 
 def size_in_words(num_bytes: int) -> str:
@@ -161,6 +150,14 @@ def percent(share: float | int) -> str:
     return f"{round(100 * share, digits) + 0.0:.{digits}f} %"
 
 
+def targeted_sentence(name: str, families: Sequence[str]) -> str:
+    """The families in which the page does not judge an order, because it follows targets there."""
+    return (
+        f"By {listing(families)}, `{name}` follows targets or weights of its own. The figures show its distance from "
+        "the corpus's mixture; it is neither judged by these families nor recommended."
+    )
+
+
 def nothing_to_compare(values: Mapping[str, Any]) -> str:
     """The reason for the absence of verdicts."""
     ordering = values["ordering"]
@@ -221,7 +218,9 @@ def next_sentences(
                 f"Train on `{best}`, which closes {percent(share)} of the gap between a shuffle and the floor over all "
                 f'families, window sizes and offsets: `jd.make_loader("{folder}", ordering="{best}"{size})`.'
             )
-    elif not is_run and not verdicts:
+    elif is_run:
+        sentences.append(f'Train on this run: `jd.make_loader("{folder}"{size})`.')
+    elif not verdicts:
         orders = values.get("ordering", {}).get("orders", [])
         names = [order["name"] for order in orders if not order["is_baseline"]]
         if names == ["corpus_order"]:

@@ -25,6 +25,10 @@ def test_shuffle_depends_on_its_seed_only() -> None:
 
 def test_unknown_method_lists_all_and_suggests() -> None:
     chars = synthetic_characteristics(20)
+    with pytest.raises(
+        ValueError, match="found the published objective 'f3'; give method='greedy' with objective='f3'"
+    ):
+        order(chars, "f3")
     with pytest.raises(ValueError, match=r"Unknown ordering method 'gredy': expected one of .*did you mean 'greedy'"):
         order(chars, "gredy")
 

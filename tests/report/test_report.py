@@ -22,18 +22,21 @@ from hypothesis.extra import numpy as hnp
 
 import jax_diversity as jd
 from jax_diversity.foundation.figures.plain import as_json, clean_text, count_histogram, length_histogram, round_value
-from jax_diversity.foundation.progress import ignore
+from jax_diversity.foundation.progress import Progress, ignore
+from jax_diversity.foundation.wording import listing
 from jax_diversity.ordering.measures.curves import envelope
 from jax_diversity.ordering.measures.profile import window_profile
 from jax_diversity.report import corpus, words
 from jax_diversity.report.batches import document_values, shown_rows
 from jax_diversity.report.corpus import corpus_values
 from jax_diversity.report.orderings import (
+    Shown,
     WindowSummary,
     curve_points,
     heat_map_bins,
     main_verdicts,
     mean_gaps_closed,
+    orders_values,
     profile_and_timelines,
     recommended_ordering,
     reference_values,
@@ -310,6 +313,32 @@ def test_an_order_for_aligned_windows_of_one_size_alone_is_not_recommended(harm:
     assert first.startswith("Train on `balance`, which closes")
 
 
+def test_an_order_with_targets_is_neither_judged_by_their_families_nor_recommended():
+    values, chars = make_values(), synthetic_characteristics(300)
+    family, *others = chars.families
+    targets = {"starts": [0], "shares": {family: [chars.target_share(family).tolist()]}}
+    names = {of: [str(group) for group in range(number)] for of, number in chars.num_groups.items()}
+    shown = [
+        Shown(jd.order(chars, method), {"name": name, "method": method, **info})
+        for name, method, info in (
+            ("uniform_shuffle", "uniform_shuffle", {}),
+            ("curriculum", "balance", {"targets": targets}),
+        )
+    ]
+    ordering, verdicts = orders_values(chars, shown, (16, 64), names, Progress(quiet=True))
+    assert [order["targeted"] for order in ordering["orders"]] == [[], [family]]
+    assert {row["family"] for row in verdicts} == {*others}
+    assert mean_gaps_closed(ordering) == {}
+    section = {**values["ordering"], **ordering, "batches": None}
+    summary = with_summary({**values, "ordering": section, "verdicts": verdicts}, None)["summary"]
+    assert f"By {family}, `curriculum` follows targets or weights of its own" in summary["verdict"]
+    assert any(sentence.startswith(f"By {family}, `curriculum` follows") for sentence in summary["sentences"])
+    assert not any(sentence.startswith("Train on") for sentence in summary["next"])
+    everywhere = [{**order, "targeted": [*chars.families] * (not order["is_baseline"])} for order in section["orders"]]
+    unjudged = with_summary({**values, "ordering": {**section, "orders": everywhere}, "verdicts": []}, None)["summary"]
+    assert unjudged["verdict"].startswith(f"By {listing(list(chars.families))}, `curriculum` follows targets")
+
+
 def test_the_main_ordering_is_recommended_unless_another_is_clearly_better():
     assert recommended_ordering({"balance": 0.7553, "f3": 0.7583}, "balance") == "balance"
     assert recommended_ordering({"balance": 0.70, "f3": 0.75}, "balance") == "f3"
@@ -417,7 +446,7 @@ def test_words_of_numbers():
         "-31 %",
         "0.0 %",
     ]
-    assert words.listing(["a", "b", "c"]) == "a, b and c"
+    assert listing(["a", "b", "c"]) == "a, b and c"
 
 
 # ---- values and page

@@ -17,7 +17,7 @@ from jax_diversity.report.page import render
 from jax_diversity.report.run import run_values
 from jax_diversity.streaming.run.joining import joined_characteristics
 from tests.support.runs import epochs_of, refused, store_run, store_run_of_one, write_web_and_code
-from tests.support.tiny_dataset import TinyDataset
+from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,26 @@ def test_the_values_of_a_run_are_those_of_plain_counting(run: Any) -> None:
         assert (row["mean"], row["worst"]) == pytest.approx((tv.mean(), tv.max()), abs=1e-5)
     # Version 2 was changed at 40, version 4 skips from 48 on, where version 3's change at 130 is 16 earlier.
     assert about["changes"] == [{"version": 2, "position": 40}, {"version": 4, "position": 48}]
+
+
+def test_a_run_with_windows_larger_than_its_dataset_and_one_of_moving_weights(
+    tinies: tuple[TinyDataset, TinyDataset], tmp_path: Path
+) -> None:
+    write_tiny_dataset(tmp_path / "web", num_documents=40)
+    number = jd.open_dataset(tmp_path / "web").num_sequences
+    assert number < 64 < 1.4 * number  # windows of 64 are between the measured sizes, and larger than the dataset
+    long = jd.create_schedule(tmp_path / "long", tmp_path / "web", num_epochs=4, method="uniform_shuffle")
+    section = run_values(long, Progress(quiet=True), windows=(8, number - 1))["ordering"]
+    sizes = section["orders"][1]["profile"]["cluster"]["0"]["sizes"]
+    assert 64 in sizes
+    assert 64 not in section["profile_references"]["cluster"]["sizes"]
+    pair = [tiny.root for tiny in tinies]
+    weights = jd.Targets.linear({"dataset": [1, 0]}, {"dataset": [0, 1]}, 80, 4)
+    moving = jd.create_schedule(tmp_path / "moving", pair, weights=weights, num_positions=80)
+    values = run_values(moving, Progress(quiet=True), windows=(8,))
+    assert (values["verdicts"], values["summary"]["gaps_closed"]) == ([], [])
+    assert "`moving` follows targets or weights of its own" in values["summary"]["verdict"]
+    assert values["summary"]["next"][0] == 'Train on this run: `jd.make_loader("moving")`.'
 
 
 def test_the_training_on_a_run_is_drawn_if_its_log_is_of_the_run(one: Any, tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ def test_dense_and_sparse_counts_are_the_same(make) -> None:
         ),
         ({"topic": np.array([[True, False]])}, "found the type bool"),
         ({"topic": [[1, 2], [3]]}, "must be a matrix"),
+        (
+            {"topic": [["a", "b"], ["a"]]},
+            "found several labels of a sequence; give a matrix with the share of every label",
+        ),
+        ({"topic": [{"a": 0.5, "b": 0.5}, {"a": 1}]}, "found several labels of a sequence"),
         ({"topic": [0.5, 1.5]}, r"found \(2,\)"),
         ({"topic": 3}, r"found \(\)"),
         ({"topic": np.ones((2, 2, 2), int)}, r"found \(2, 2, 2\)"),

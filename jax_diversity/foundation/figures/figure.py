@@ -83,8 +83,8 @@ class Figure:
         path = Path(path)
         if path.suffix.lower() not in (".html", ".htm"):
             raise UserError(
-                f"Expected a path that ends in .html, found {quoted(path.name)}; a figure is a page with a script. "
-                "In a browser, the page has a button that saves the picture as SVG."
+                f"Expected a path that ends in .html, found {quoted(path.name)}: a browser draws the figure. Two "
+                "buttons of the page, and of the figure in a notebook, save the picture as PNG and as SVG."
             )
         write_text(path, self.html)
 
@@ -95,4 +95,4 @@ class Figure:
     def _repr_html_(self) -> str:
         page = html.escape(self.html, quote=True)
         style = f"width:100%;height:{_HEIGHT}px;border:0"
-        return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="{style}"></iframe>'
+        return f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" style="{style}"></iframe>'

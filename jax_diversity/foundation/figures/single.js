@@ -16,9 +16,12 @@
     if (height) plot.style.setProperty("height", `${height}px`);
     plot.setAttribute("aria-label", words);
     about.textContent = missing ?? words;
+    const savers = ["png", "svg"].map((format) => ({
+      name: `Save ${format.toUpperCase()}`, icon: Plotly.Icons[format === "png" ? "camera" : "disk"],
+      click: (graph) => Plotly.downloadImage(graph, { format, filename: name, scale: format === "png" ? 2 : 1 }),
+    }));
     if (!missing) return Plotly.newPlot(plot, data, layout, {
-      responsive: true, displaylogo: false, plotlyServerURL: "",
-      modeBarButtons: [["toImage"]], toImageButtonOptions: { format: "svg", filename: name },
+      responsive: true, displaylogo: false, plotlyServerURL: "", displayModeBar: true, modeBarButtons: [savers],
     });
   }).then(() => { document.documentElement.dataset.ready = String(Math.max(1, Math.round(performance.now()))); });
 })();

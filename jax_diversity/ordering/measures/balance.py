@@ -194,6 +194,7 @@ class Balance(Displayed):
             "tv_floor": self.window_tv_floor[family][size],
             "tv_bound": self.window_tv_bound[family][size],
             "tv_ideal_token_shuffle": self.ideal_tv[family][size],
+            "l2_best": float(self.window_l2[family][size].min()),
             "l2_worst": float(self.window_l2[family][size].max()),
             "max_share_deviation": self.window_max[family][size],
             "groups_per_batch_mean": float(groups.mean()),

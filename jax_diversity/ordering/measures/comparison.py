@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,16 @@ from jax_diversity.ordering.measures.balance import AnyOrder, Measurer, as_order
 from jax_diversity.ordering.measures.documents import COPY, DOCUMENT
 from jax_diversity.ordering.measures.drawn import MeasuredOrder
 from jax_diversity.ordering.measures.targets import GivenTargets
-from jax_diversity.ordering.measures.verdict import LEGEND, SHUFFLE, Verdict, WindowTV, decimal, gap_closed, judge
+from jax_diversity.ordering.measures.verdict import (
+    LEGEND,
+    SHUFFLE,
+    Verdict,
+    WindowTV,
+    decimal,
+    gap_closed,
+    judge,
+    targeted_families,
+)
 
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
@@ -37,7 +46,7 @@ class Row:
         ordering: the ordering's name.
         family: the family that was measured, `document` or `copy`; the norm drift is a row of the first family.
         measure: the name of the measure. Without windows: prefix_l2_max, norm_drift_max, groups_per_sequence_mean. For
-            a window size: tv_floor, tv_bound, l2_worst, max_share_deviation, groups_per_batch_mean,
+            a window size: tv_floor, tv_bound, l2_best, l2_worst, max_share_deviation, groups_per_batch_mean,
             groups_per_batch_min and, for aligned windows, gap_closed. For a window size and an offset: tv_mean,
             tv_best, tv_worst. For the families `document` and `copy`: place_correlation (not for copies), gap_low,
             gap_median, gap_smallest and, for a window size, repeats_mean, repeats_worst, repeats_floor.
@@ -70,12 +79,14 @@ class Comparison(Displayed):
         base: the ordering whose values all values were divided by; None if the values are the measures themselves.
         batch_size: the global batch size of training; None if it is unknown.
         shuffle: the name of the uniform shuffle with which the verdict compares; None if no order is one.
+        targeted: ordering -> the families in which it follows targets of its own, and in which it is not judged.
     """
 
     rows: tuple[Row, ...]
     base: str | None = None
     batch_size: int | None = None
     shuffle: str | None = None
+    targeted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def orderings(self) -> tuple[str, ...]:
@@ -111,9 +122,7 @@ class Comparison(Displayed):
             base = bases.get(row.key)
             return row.value / base if row.value is not None and base else None  # a base of 0 has no ratios
 
-        return Comparison(
-            tuple(replace(row, value=ratio(row)) for row in self.rows), name, self.batch_size, self.shuffle
-        )
+        return replace(self, rows=tuple(replace(row, value=ratio(row)) for row in self.rows), base=name)
 
     def as_dict(self) -> dict[str, Any]:
         """Return nested dicts for JSON: under `orderings`, ordering -> family -> measure -> value.
@@ -168,7 +177,8 @@ class Comparison(Displayed):
         for (name, family, window), values in ratios.items():
             if values.keys() == set(measures):
                 means[name][family, window] = WindowTV(*(values[measure] for measure in measures))
-        return judge(means, self.shuffle, self.batch_size if batch_size is None else batch_size)
+        size = self.batch_size if batch_size is None else batch_size
+        return judge(means, self.shuffle, size, targeted=self.targeted)
 
     def plot(self, figure: str = "profile", *, family: str | None = None) -> Figure:
         """Return a figure of the report on these orders, which a notebook shows.
@@ -329,7 +339,10 @@ def compare(
             aligned_tvs = {key: windows.tv for key, windows in measurer.aligned_windows(blocks).items()}
         shuffled = {key: float(tv.mean()) if len(tv) else math.nan for key, tv in aligned_tvs.items()}
     rows = [row for name in orders for row in _rows(name, summaries[name], offsets, shuffled)]
-    return Comparison(tuple(rows), batch_size=counts.batch_size, shuffle=shuffle)
+    # Given targets are the measure of all orders, also of those that followed others.
+    infos = {name: getattr(order, "info", {}) for name, order in orders.items() if targets is None}
+    targeted = {name: named for name, info in infos.items() if (named := targeted_families(info, counts.families))}
+    return Comparison(tuple(rows), batch_size=counts.batch_size, shuffle=shuffle, targeted=targeted)
 
 
 def _means(summary: Mapping[str, Any]) -> dict[tuple[str, int], float]:
@@ -359,6 +372,7 @@ def _rows(
         yield Row(name, family, "groups_per_sequence_mean", part_summary["groups_per_sequence_mean"])
         for size, values in part_summary["windows"].items():
             window = int(size)
+            yield Row(name, family, "l2_best", values.get("l2_best"), window)  # absent from measures of version 1
             for measured in ("tv_floor", "tv_bound", "l2_worst", "max_share_deviation", *_GROUPS_PER_BATCH):
                 yield Row(name, family, measured, values[measured], window)
             closed = gap_or_none(values["tv_mean"], shuffled[family, window], values["tv_floor"])
@@ -445,8 +459,8 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, Cells]]:
             if offset == "0" and not base:
                 cells += limits(family)
             yield f"{family}{ratio}: window TV, mean / worst, {_OFFSET_WORDS[offset]}", cells
-        cells = by_window(family, ("l2_worst", "max_share_deviation"))
-        yield f"{family}{ratio}: worst window L2 / window maximum", cells
+        cells = by_window(family, ("l2_best", "l2_worst", "max_share_deviation"))
+        yield f"{family}{ratio}: window L2, best / worst, / window maximum", cells
         yield f"{family}{ratio}: gap closed between a shuffle and the floor", by_window(family, ("gap_closed",))
         if is_known(family, _GROUPS_PER_BATCH[0]):
             yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, _GROUPS_PER_BATCH)

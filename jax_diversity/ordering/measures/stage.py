@@ -21,6 +21,7 @@ def measure_stage(name: str) -> Stage:
         settings=lambda config: {"windows": list(config.windows), "batch_size": config.batch_size},
         inputs=lambda context: ("characterize", f"order/{name}"),
         owns_folder=False,
+        version=2,
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from jax_diversity.foundation.tables import Cells, Display, Displayed
-from jax_diversity.foundation.wording import counted
+from jax_diversity.foundation.wording import against, counted, listing
+
+Key = TypeVar("Key")
 
 SHUFFLE = "uniform_shuffle"
 """The method, and the name, of the order that others are compared with."""
@@ -27,13 +30,15 @@ Means = Mapping[tuple[str, int], WindowTV]
 """The TV of an order's aligned windows by family and window size."""
 _SMALLEST_GAP = 1e-4
 """The smallest distance of a shuffle from the floor, in TV, with which orders are compared."""
+ALL_FAMILIES = "dataset"
+"""The family of a run's datasets: if their shares move, the shares of all families move."""
 LEGEND = "TV: share of a window's tokens in a wrong group; no order is below the floor."
 """What the table shows, in one line."""
 _LEAST_WINDOWS = 4
 """The smallest number of windows for which a verdict has no reservation."""
 _MOST_NAMED = 2
 """The largest number of comparisons that a sentence names; the table has all families."""
-_BETTER = "better than"
+_BETTER, _WORSE, _EQUAL = "better than", "worse than", "equal to"
 
 
 def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
@@ -54,7 +59,8 @@ class Verdict(Displayed):
     """Whether an order is better than a shuffle.
 
     A *comparison* is one family at one window size; it counts if a shuffle is above the floor there, so that there is
-    something to gain.
+    something to gain. A family in which the order follows targets does not count: its windows are measured against the
+    corpus's mixture, which the order does not aim at.
 
     Attributes:
         ordering: the name of the order that is judged; None if there is only the shuffle.
@@ -62,6 +68,7 @@ class Verdict(Displayed):
         means: ordering -> TV of the windows, by family and window size.
         window: the window size of the table; None if there are no windows.
         batch_size: the global batch size of training; None if it is unknown.
+        targeted: ordering -> the families in which it follows targets of its own.
     """
 
     ordering: str | None
@@ -69,6 +76,7 @@ class Verdict(Displayed):
     means: Mapping[str, Means]
     window: int | None
     batch_size: int | None
+    targeted: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def is_batch(self) -> bool:
@@ -80,9 +88,14 @@ class Verdict(Displayed):
         """The TV of the order and of the shuffle, of every comparison that counts."""
         if self.ordering is None:
             return {}
-        shuffled = self.means[self.reference]
-        pairs = {key: (means, shuffled[key]) for key, means in self.means[self.ordering].items() if key in shuffled}
-        return {key: (tv, other) for key, (tv, other) in pairs.items() if other.mean - tv.floor > _SMALLEST_GAP}
+        shuffled, targeted = self.means[self.reference], self.targeted.get(self.ordering, ())
+        return {
+            (family, size): (tv, shuffled[family, size])
+            for (family, size), tv in self.means[self.ordering].items()
+            if family not in targeted
+            and (family, size) in shuffled
+            and shuffled[family, size].mean - tv.floor > _SMALLEST_GAP
+        }
 
     @property
     def gaps_closed(self) -> dict[str, float]:
@@ -104,25 +117,41 @@ class Verdict(Displayed):
         """Where the order is better than a shuffle, where it is worse, how much, and its worst window."""
         if self.ordering is None:
             return "There is only a shuffle; make an order with `jax-diversity order`, and compare it."
-        compared = self.comparisons
+        compared, targets = self.comparisons, self._targets_sentence
+        if not compared and targets:
+            return targets
         if not compared:
             return (
                 f"`{self.ordering}` cannot be better than a shuffle here: a shuffle already has the corpus's mixture "
                 "in every window, or there are too few sequences."
             )
         families, sizes = ({key[part] for key in compared} for part in (0, 1))
-        over = f"{counted(len(families), 'family')} at {counted(len(sizes), 'window size')}"
-        worse = {key: pair for key, pair in compared.items() if pair[0].mean > pair[1].mean}
-        how, number = _outcome([(tv.mean, shuffled.mean) for tv, shuffled in compared.values()])
-        text = f"`{self.ordering}` is {how} a shuffle in {number} of {len(compared)} comparisons ({over})"
-        if worse and how == _BETTER:
-            named = [
-                f"by {family} at {size:,} (TV {tv.mean:.4f} against {shuffled.mean:.4f})"
-                for (family, size), (tv, shuffled) in [*worse.items()][:_MOST_NAMED]
-            ]
-            more = f" and {len(worse) - _MOST_NAMED} more" if len(worse) > _MOST_NAMED else ""
-            text += f", and worse in {len(worse)}: {', '.join(named)}{more}"
-        return f"{text}.{self._gap_sentence}{self._worst_sentences}"
+        means = {key: (tv.mean, shuffled.mean) for key, (tv, shuffled) in compared.items()}
+        outcome = _Outcome.of(means)
+
+        def named(keys: Sequence[tuple[str, int]]) -> str:
+            return _named(keys, lambda key: f"by {key[0]} at {key[1]:,} (TV {_pair(means[key])})")
+
+        text = (
+            f"`{self.ordering}` is {outcome.word} a shuffle in {len(outcome.keys)} of {len(compared)} comparisons "
+            f"({counted(len(families), 'family')} at {counted(len(sizes), 'window size')})"
+        )
+        if outcome.others:
+            text += f", and {outcome.other_word} in {len(outcome.others)}: {named(outcome.others)}"
+        sentences = (f"{text}.", self._gap_sentence, self._worst_sentence, targets)
+        return " ".join(filter(None, sentences))
+
+    @property
+    def _targets_sentence(self) -> str:
+        """The families in which the order is not compared, because it follows targets there."""
+        families = self.targeted.get(self.ordering or "", ())
+        if not families:
+            return ""
+        return (
+            f"By {listing(families)}, `{self.ordering}` follows targets or weights of its own, so its distance from "
+            "the corpus's mixture is not judged; `jd.measure(..., targets=...)` and, for the orderings of a dataset, "
+            "`jax-diversity measure --targets` measure against targets."
+        )
 
     @property
     def _gap_sentence(self) -> str:
@@ -146,34 +175,33 @@ class Verdict(Displayed):
             text = "it is further from the floor than a shuffle"
             details.insert(0, f"gap closed {_percent(mean)}")
         inside = f" ({', '.join(details)})" if details else ""
-        return f" {where} {text}{inside}."
+        return f"{where} {text}{inside}."
 
     @property
-    def _worst_sentences(self) -> str:
-        """Compare the worst window of the order with the worst of the shuffle, and with its best, by family."""
+    def _worst_sentence(self) -> str:
+        """Compare the worst window of the order with the best window of the shuffle, or with its worst, by family."""
         pairs = {family: pair for (family, size), pair in self.comparisons.items() if size == self.window}
-        if not pairs:
-            return ""
-        kind, kinds = ("batch", "batches") if self.is_batch else ("window", "windows")
-        how, number = _outcome([(tv.worst, shuffled.worst) for tv, shuffled in pairs.values()])
-        named = [
-            f"{family} {decimal(tv.worst)} against {decimal(shuffled.worst)}"
-            for family, (tv, shuffled) in [*pairs.items()][:_MOST_NAMED]
-        ]
-        more = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
-        text = (
-            f" Its worst {kind} is {how} the worst {kind} of the shuffle in {number} of "
-            f"{counted(len(pairs), 'family')} (TV by {', '.join(named)}{more})."
-        )
-        separated = [family for family, (tv, shuffled) in pairs.items() if tv.worst < shuffled.best]
-        overlapping = [family for family in pairs if family not in separated]
-        claims = []
-        if separated:
-            claims.append(f"By {', '.join(separated)}, every {kind} is better than every {kind} of the shuffle")
-        if overlapping and how == _BETTER:
-            scope = f"by {', '.join(overlapping)}" if separated else "By every family"
-            claims.append(f"{scope}, some {kinds} of the shuffle are at least as good as its worst {kind}")
-        return f"{text} {'; '.join(claims)}." if claims else text
+        kind = "batch" if self.is_batch else "window"
+        better_than_best = {
+            family: (tv.worst, shuffled.best) for family, (tv, shuffled) in pairs.items() if tv.worst < shuffled.best
+        }
+        worst = {
+            family: (tv.worst, shuffled.worst)
+            for family, (tv, shuffled) in pairs.items()
+            if family not in better_than_best
+        }
+        claims = [(f"better than the best {kind} of the shuffle", better_than_best)]
+        for word, holds in ((_BETTER, operator.lt), (_WORSE, operator.gt), (_EQUAL, operator.eq)):
+            of_outcome = {family: tvs for family, tvs in worst.items() if holds(*tvs)}
+            claims.append((f"{word} the worst {kind} of the shuffle", of_outcome))
+
+        def by(tvs: Mapping[str, tuple[float, float]]) -> str:
+            families = [*tvs]
+            numbers = [f"{family} (TV {_pair(tvs[family])})" for family in families[:_MOST_NAMED]]
+            return listing([*numbers, *families[_MOST_NAMED:]])
+
+        text = "; ".join(f"{claim} by {by(tvs)}" for claim, tvs in claims if tvs)
+        return f"Its worst {kind} is {text}." if text else ""
 
     @property
     def cells(self) -> Cells:
@@ -187,13 +215,17 @@ class Verdict(Displayed):
         ] or every
         kind = "batches" if self.is_batch else "windows"
 
-        def of_window(means: Means) -> list[WindowTV]:
-            return [means[family, self.window] for family in families]  # type: ignore[index]
+        def of_window(name: str) -> list[WindowTV | None]:
+            """Return the TV by family; None if the order follows targets in the family."""
+            means, targeted = self.means[name], self.targeted.get(name, ())
+            return [None if family in targeted else means[family, self.window] for family in families]  # type: ignore[index]
 
         lines = [[f"TV mean / worst, {kind} of {self.window:,}", *families]]
-        for name, means in self.means.items():
-            lines.append([name, *(f"{decimal(tv.mean)} / {decimal(tv.worst)}" for tv in of_window(means))])
-        lines.append(["floor", *(decimal(tv.floor) for tv in of_window(self.means[self.ordering or self.reference]))])
+        for name in self.means:
+            row = [None if tv is None else f"{decimal(tv.mean)} / {decimal(tv.worst)}" for tv in of_window(name)]
+            lines.append([name, *(cell or "-" for cell in row)])
+        shuffled = self.means[self.reference]
+        lines.append(["floor", *(decimal(shuffled[family, self.window].floor) for family in families)])  # type: ignore[index]
         judged = [name for name in self.means if name != self.reference]
         for name in judged:
             gaps = replace(self, ordering=name).gaps_closed
@@ -221,12 +253,35 @@ def too_few(num_positions: int, window: int | None) -> str:
     )
 
 
-def _outcome(tvs: Sequence[tuple[float, float]]) -> tuple[str, int]:
-    """Return how an order compares with the shuffle, from pairs of their TV, and in how many of the pairs."""
-    num_better, num_worse = sum(tv < other for tv, other in tvs), sum(tv > other for tv, other in tvs)
-    if num_better:
-        return _BETTER, num_better
-    return ("worse than", num_worse) if num_worse else ("equal to", len(tvs))
+@dataclass(frozen=True)
+class _Outcome(Generic[Key]):
+    """How an order compares with the shuffle in most of the comparisons, and in which; then in which it is opposite."""
+
+    word: str
+    keys: list[Key]
+    other_word: str
+    others: list[Key]
+
+    @classmethod
+    def of(cls, tvs: Mapping[Key, tuple[float, float]]) -> _Outcome[Key]:
+        """Compare the TV of the order with that of the shuffle, by comparison."""
+        better = [key for key, (tv, other) in tvs.items() if tv < other]
+        worse = [key for key, (tv, other) in tvs.items() if tv > other]
+        if not better and not worse:
+            return cls(_EQUAL, [*tvs], "", [])
+        if len(better) >= len(worse):
+            return cls(_BETTER, better, "worse", worse)
+        return cls(_WORSE, worse, "better", better)
+
+
+def _named(keys: Sequence[Key], text: Callable[[Key], str]) -> str:
+    """Return the texts of the first comparisons, and the number of the others."""
+    more = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
+    return f"{', '.join(map(text, keys[:_MOST_NAMED]))}{more}"
+
+
+def _pair(tvs: tuple[float, float]) -> str:
+    return " against ".join(against(*tvs))
 
 
 def _percent(share: float) -> str:
@@ -234,7 +289,11 @@ def _percent(share: float) -> str:
 
 
 def judge(
-    means: Mapping[str, Means], reference: str, batch_size: int | None = None, ordering: str | None = None
+    means: Mapping[str, Means],
+    reference: str,
+    batch_size: int | None = None,
+    ordering: str | None = None,
+    targeted: Mapping[str, Sequence[str]] | None = None,
 ) -> Verdict:
     """Judge one of some orders.
 
@@ -244,6 +303,7 @@ def judge(
         batch_size: the global batch size of training, if it is known. The table shows the measured window size nearest
             to it (or to 256) on a logarithmic scale.
         ordering: the order to judge. None means `balance`, or the first order that is not the shuffle.
+        targeted: ordering -> the families in which it follows targets of its own, and in which it is not judged.
 
     Example:
         >>> shuffle, order = WindowTV(0.4, 0.1, best=0.3, worst=0.5), WindowTV(0.2, 0.1, best=0.15, worst=0.25)
@@ -255,7 +315,16 @@ def judge(
     chosen = ordering if ordering in names else "balance" if "balance" in names else next(iter(names), None)
     sizes = sorted({size for _, size in means[reference]})
     window = min(sizes, key=lambda size: (abs(math.log(size / (batch_size or 256))), size), default=None)
-    return Verdict(chosen, reference, {reference: means[reference], **means}, window, batch_size)
+    return Verdict(chosen, reference, {reference: means[reference], **means}, window, batch_size, targeted or {})
+
+
+def targeted_families(info: Mapping[str, Any], families: Sequence[str]) -> tuple[str, ...]:
+    """Return which of the measured families an order or a run does not aim at the corpus's mixture in, from its `info`.
+
+    The weights of a run may change the mixture of all families; its `info` then names the family `dataset`.
+    """
+    named = info.get("targeted") or (info.get("targets") or {}).get("shares", ())
+    return tuple(family for family in families if family in named or ALL_FAMILIES in named)
 
 
 def means_of(summary: Mapping) -> dict[tuple[str, int], WindowTV]:

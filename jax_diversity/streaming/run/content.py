@@ -64,13 +64,16 @@ class Slice:
 class Version:
     """The slices of a version in their order, its number of datasets, and a description of the change.
 
-    `seed` is the seed of the first epoch that was ordered for this version.
+    `seed` is the seed of the first epoch that was ordered for this version. `targeted` names the families in which the
+    positions of this version follow targets; the family of the datasets stands for all families: weights change the
+    mixture along the run, or the mixture of its only dataset.
     """
 
     slices: tuple[Slice, ...]
     num_datasets: int
     change: str
     seed: int
+    targeted: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,9 @@ class Content:
         for number, version in enumerate(self.versions, start=1):
             owner = f"of a slice of version {number}"
             as_whole_number(f"num_datasets of version {number}", version.num_datasets, 1, len(self.datasets))
+            check_type(f"targeted of version {number}", version.targeted, list | tuple, "a list of families")
+            for family in version.targeted:
+                check_type("a family in targeted", family, str, "a text")
             for record in version.slices:
                 index = as_whole_number(f"part {owner}", record.part, 0, len(self.parts) - 1)
                 start = as_whole_number(f"start {owner}", record.start, 0)

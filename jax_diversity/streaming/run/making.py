@@ -36,9 +36,17 @@ from jax_diversity.streaming.dataset import Dataset
 from jax_diversity.streaming.run.background import Maker
 from jax_diversity.streaming.run.content import Content, Member, Part, Slice, Version
 from jax_diversity.streaming.run.leaks import TrainingPart, training_part
-from jax_diversity.streaming.run.mixture import NumberQueue, consecutively, in_turn, jointly, sized, unread
+from jax_diversity.streaming.run.mixture import (
+    NumberQueue,
+    consecutively,
+    has_own_shares,
+    in_turn,
+    jointly,
+    sized,
+    unread,
+)
 from jax_diversity.streaming.run.run import SCHEDULE_FILE, Datasets, open_datasets, times_before
-from jax_diversity.streaming.run.settings import Mixture
+from jax_diversity.streaming.run.settings import DATASET, Mixture
 from jax_diversity.streaming.run.stored import StoredRun, relative, schedule_folder
 
 _SHORTEST_PART = 1 << 16
@@ -105,7 +113,10 @@ def create_schedule(
             pieces = orders.continued(np.zeros(0, np.int64), part, total, mixture)
             content = Content(secrets.token_hex(16), members, (), ())
             change = f"created{mixture}{part.change}"
-            yield from _stored(root, content, (), pieces, total, orders, mixture, opened, change, as_made=background)
+            targeted = orders.targeted(mixture, part, np.zeros(0, np.int64))
+            yield from _stored(
+                root, content, (), pieces, total, orders, mixture, opened, change, targeted, as_made=background
+            )
 
     return _made(root, steps(), orders, background)
 
@@ -169,7 +180,10 @@ def extend_schedule(
             content = replace(content, datasets=(*content.datasets, *(_member(dataset, root) for dataset in added)))
             pieces = orders.continued(history, part, total, mixture)
             change = f"from position {place:,} on{mixture}{part.change}"
-            yield from _stored(root, content, kept, pieces, total, orders, mixture, opened, change, as_made=background)
+            targeted = orders.targeted(mixture, part, history)
+            yield from _stored(
+                root, content, kept, pieces, total, orders, mixture, opened, change, targeted, as_made=background
+            )
 
     return _made(root, steps(), orders, background)
 
@@ -260,10 +274,16 @@ class _Orders:
             windows = {size for size in of_datasets if size} if self.objective is None else {*self.objective.windows}
         return f", windows of {', '.join(map(str, sorted(windows)))}" if windows else ""
 
-    def targets_of(self) -> str:
-        """The families with targets, for the description of a version; empty without targets."""
+    @property
+    def target_families(self) -> tuple[str, ...]:
+        """The families with targets."""
         shares = getattr(self.targets, "shares", self.targets)
-        return f", targets of {' and '.join(map(str, shares))}" if isinstance(shares, Mapping) else ""
+        return tuple(map(str, shares)) if isinstance(shares, Mapping) else ()
+
+    def targeted(self, mixture: Mixture, part: TrainingPart, history: Int64[np.ndarray, " used"]) -> tuple[str, ...]:
+        """The value `targeted` of a version that continues after a history."""
+        is_moving = has_own_shares(mixture, part.datasets, part.own_numbers(history))
+        return (*self.target_families, *([DATASET] if is_moving else []))
 
     def continued(
         self, history: Int64[np.ndarray, " used"], part: TrainingPart, count: int, mixture: Mixture
@@ -368,6 +388,7 @@ def _stored(
     mixture: Mixture,
     datasets: Sequence[Dataset],
     change: str,
+    targeted: tuple[str, ...],
     *,
     as_made: bool,
 ) -> Generator[StoredRun, None, None]:
@@ -379,7 +400,8 @@ def _stored(
         UserWarning: no position of the version reads a dataset.
     """
     seed = f", seed {orders.seed}" if METHODS.takes(orders.method, "seed") else ""
-    change = f"{change}: {orders.method}{seed}{orders.windows_of(datasets)}{orders.targets_of()}"
+    of_targets = f", targets of {' and '.join(orders.target_families)}" if orders.target_families else ""
+    change = f"{change}: {orders.method}{seed}{orders.windows_of(datasets)}{of_targets}"
     before, key = content.parts, secrets.token_hex(16)
     epoch = sum(dataset.num_sequences for dataset in datasets)
     length = epoch * -(-_SHORTEST_PART // epoch)
@@ -387,7 +409,7 @@ def _stored(
     numbers = range(len(before), len(before) + len(lengths))
     planned: list[Part] = []
     slices = (Slice(number, 0, size) for number, size in zip(numbers, lengths, strict=True))
-    version = Version((*kept, *slices), len(datasets), change, orders.seed)
+    version = Version((*kept, *slices), len(datasets), change, orders.seed, targeted)
     versions = (*content.versions, version)
     num_read = np.zeros(len(datasets), np.int64)
     ends, stream = np.cumsum([dataset.num_sequences for dataset in datasets]), NumberQueue(pieces)

@@ -26,6 +26,7 @@ from jax_diversity.ordering.measures.balance import Measurer, own_shares
 from jax_diversity.ordering.measures.comparison import SHUFFLE, Comparison, compare, gap_or_none, is_shuffle
 from jax_diversity.ordering.measures.drawn import MeasuredOrder, shortened_curves
 from jax_diversity.ordering.measures.profile import window_floors, window_profile
+from jax_diversity.ordering.measures.verdict import targeted_families
 from jax_diversity.ordering.measures.windows import usable_windows
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import Order, Positions
@@ -224,6 +225,10 @@ def compare_orderings(compared: ComparisonInput, progress: Progress) -> tuple[Co
             keep=keep,
             stored=compared.known,
         )
+    if compared.targets is not None:  # the shares of the whole run, from which weights may move it away
+        families = compared.counts.families
+        targeted = {name: named for name, run in together.items() if (named := targeted_families(run.info, families))}
+        comparison = replace(comparison, targeted=targeted)
     return comparison, curves
 
 

@@ -33,6 +33,8 @@ _DATASET_WEIGHT = 0.3
 """λ of this family in joint orders, equal to the default λ of sources."""
 _OWN_ORDER = 1 / 32
 """A stratum with at least this share of the positions has its own order, from which its parts are chosen."""
+_SMALLEST_CHANGE = 0.02
+"""The smallest TV between the datasets' shares before and after a change that is more than rounding."""
 
 Numbers = Int64[np.ndarray, " _position"]
 Epochs = Callable[[Dataset, Numbers], Iterator[Numbers]]
@@ -90,6 +92,24 @@ def sized(mixture: Mixture, datasets: Sequence[Dataset]) -> tuple[Mixture, int]:
     if not round(total):
         raise UserError(f"Expected num_epochs to give at least one position, found {quoted(mixture.num_epochs)}.")
     return mixture, replace(mixture, num_epochs=None, num_positions=round(total)).num_positions_of(datasets)
+
+
+def has_own_shares(mixture: Mixture, datasets: Sequence[Dataset], history: Numbers) -> bool:
+    """Return whether weights change the mixture after a history, along the run, or from that of the only dataset."""
+    weights = mixture.weights
+    if mixture.consecutive:
+        return False
+    num_phases = len(weights.starts) if isinstance(weights, Targets) else getattr(weights, "num_phases", 1)
+    if num_phases > 1:
+        return True
+    if mixture.family != DATASET:
+        return (len(datasets) == 1 or len(history) > 0) and (weights is not None or mixture.temperature != 1)
+    if not len(history):
+        return False
+    sizes = _sizes(datasets)
+    num_read = np.bincount(np.searchsorted(np.cumsum(sizes), history, side="right"), minlength=len(sizes))
+    shares = _phases(mixture, _names(datasets), sizes.astype(np.float64), 1)[1][0]
+    return bool(np.abs(num_read / len(history) - shares).sum() / 2 > _SMALLEST_CHANGE + len(sizes) / len(history))
 
 
 def in_turn(

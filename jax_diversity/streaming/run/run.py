@@ -436,7 +436,7 @@ def _named_run(dataset: Dataset, name: str) -> OrderedRun:
     counts = dataset.counts(f"order/{name}")
     windows = counts.get("objective", {}).get("windows")
     info = {"method": counts.get("method", name)} | ({"windows": windows} if windows else {})
-    return OrderedRun((dataset,), file, name, info | ({"seed": counts["seed"]} if "seed" in counts else {}))
+    return OrderedRun((dataset,), file, name, info | {key: counts[key] for key in ("seed", "targets") if key in counts})
 
 
 def _as_ordering(ordering: Any, num_sequences: int) -> Ordering:

@@ -55,7 +55,9 @@ class StoredRun(Run):
         self, root: Path, content: Content, version: int, datasets: Sequence[str | Path | Dataset] | None = None
     ) -> None:
         self.root, self.content, self.version, self.given = root, content, version, datasets
-        self.name, self.info = root.name, {"method": "schedule", "version": version, "of": content.id}
+        targeted = {family for earlier in content.versions[:version] for family in earlier.targeted}
+        self.name = root.name
+        self.info = {"method": "schedule", "version": version, "of": content.id, "targeted": sorted(targeted)}
         self._slices = [piece for piece in self._of(version).slices if not piece.skipped]
         self._starts = np.cumsum([0, *map(len, self._slices)], dtype=np.int64)
         self._bounds = self._starts.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def test_all_figures_of_the_page_are_listed() -> None:
 def test_a_notebook_gets_a_frame_that_loads_nothing(balance: jd.Balance) -> None:
     shown = balance.plot()._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
-    assert 'sandbox="allow-scripts"' in shown
+    assert 'sandbox="allow-scripts allow-downloads"' in shown
     assert "default-src &#x27;none&#x27;" in shown
     assert shown.count("<") == 2
 
@@ -141,9 +142,7 @@ def test_every_figure_is_drawn_without_a_fault(browser: Browser, balance: Any, c
     figures = [balance.plot(name) for name in ("windows", "prefix", "drift")] + [comparison.plot()]
     figures += [Figure(name, values) for name in FIGURES if name != "reading"]  # which only a run has
     undrawn = []
-    with pytest.raises(
-        jd.UserError, match=r"Expected a path that ends in .html, found 'first.png'; a figure is a page"
-    ):
+    with pytest.raises(jd.UserError, match=r"Expected a path that ends in .html, found 'first.png': a browser draws"):
         figures[0].save(tmp_path / "first.png")
     figures[0].save(tmp_path / "first.html")
     browser.open(tmp_path / "first.html", 700)
@@ -165,3 +164,19 @@ def test_a_notebook_draws_the_frame(browser: Browser, comparison: jd.Comparison,
     (tmp_path / "notebook.html").write_text(page, encoding="utf-8")
     browser.open(tmp_path / "notebook.html", 700)
     assert browser.faults() == []
+
+
+@pytest.mark.campaign
+def test_a_figure_is_saved_as_png_and_as_svg(browser: Browser, comparison: jd.Comparison, tmp_path: Path) -> None:
+    figure = comparison.plot()
+    figure.save(tmp_path / "figure.html")
+    browser.open(tmp_path / "figure.html", 700)
+    browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    for format, begin in (("PNG", b"\x89PNG\r\n\x1a\n"), ("SVG", b"<svg")):
+        browser.evaluate(f"""document.querySelector('.modebar-btn[data-title="Save {format}"]').click()""")
+        path = tmp_path / f"{figure.name}.{format.lower()}"
+        for _ in range(200):
+            if path.exists():
+                break
+            time.sleep(0.05)
+        assert path.read_bytes().startswith(begin)

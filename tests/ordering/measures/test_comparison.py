@@ -57,7 +57,7 @@ def test_rows_are_what_measure_says(chars: Characteristics, orders: dict, compar
                 }
                 expected |= {
                     (measured, None): figures[measured]
-                    for measured in ("tv_floor", "tv_bound", "l2_worst", "max_share_deviation")
+                    for measured in ("tv_floor", "tv_bound", "l2_best", "l2_worst", "max_share_deviation")
                 }
                 expected["groups_per_batch_min", None] = balance.groups_per_batch[family][size].min()
                 for (measured, offset), value in expected.items():
@@ -213,8 +213,9 @@ def test_the_tables_have_the_measures_of_the_article() -> None:
     chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [2, 0]]})
     table = compare(chars, {"mine": np.arange(4)}, windows=(2,)).table()
     # The shares are .75 and .25: a window without the second topic deviates by .25 in both groups.
-    title, _, row = table[table.index("topic: worst window L2") :].splitlines()[:3]
-    assert title == "topic: worst window L2 / window maximum"
+    title, _, row = table[table.index("topic: window L2") :].splitlines()[:3]
+    assert title == "topic: window L2, best / worst, / window maximum"
     balance = measure(chars, np.arange(4), windows=(2,))
     assert balance.window_max["topic"][2] == 0.25
-    assert row.split() == ["mine", f"{balance.window_l2['topic'][2].max():.4f}", "/", "0.2500"]
+    l2 = balance.window_l2["topic"][2]
+    assert row.split() == ["mine", f"{l2.min():.4f}", "/", f"{l2.max():.4f}", "/", "0.2500"]

@@ -437,7 +437,7 @@ def test_an_order_made_for_one_alignment_is_seen_at_the_other() -> None:
     np.testing.assert_array_equal(balance.window_tv_shifted["topic"][2], [0.5, 0.5])
     figures = balance.summary()["families"]["topic"]["windows"]["2"]
     assert (figures["tv_worst"], figures["tv_mean_shifted"], figures["tv_worst_shifted"]) == (0, 0.5, 0.5)
-    assert figures["l2_worst"] == 0
+    assert (figures["l2_best"], figures["l2_worst"]) == (0, 0)
 
 
 def test_window_l2_of_windows_that_lack_groups() -> None:

@@ -252,6 +252,27 @@ def test_weights_that_change_and_other_methods(folder: Path, tmp_path: Path) -> 
         assert len(of_dataset(shuffled, index)) == pytest.approx(2 * member.num_sequences, abs=1)
 
 
+def test_a_version_says_in_which_families_it_leaves_the_mixture(folder: Path, tmp_path: Path) -> None:
+    """Moving weights leave it in all families, as do other weights in an extension, and weights within one dataset."""
+    pair = [folder / "web", folder / "code"]
+    targets = {"length": jd.open_dataset(folder / "web").characteristics.target_share("length")}
+
+    def made(name: str, datasets: Any, **settings: Any) -> Any:
+        return jd.create_schedule(tmp_path / name, datasets, **settings)
+
+    moving = jd.Targets.linear({"dataset": [1, 0]}, {"dataset": [0, 1]}, 60, 4)
+    assert made("moving", pair, weights=moving, num_positions=60).info["targeted"] == ["dataset"]
+    assert made("targets", folder / "web", targets=targets).info["targeted"] == ["length"]
+    constant = made("constant", pair, weights=[3, 1], num_positions=400)
+    again = jd.extend_schedule(constant, weights=[3, 1], num_positions=100)
+    other = jd.extend_schedule(again, weights=[1, 3], num_positions=100)
+    assert [run.info["targeted"] for run in (constant, again, other)] == [[], [], ["dataset"]]
+    assert other.with_version(2).info["targeted"] == []
+    assert made("turns", pair, consecutive=True).info["targeted"] == []
+    groups = {"family": "length", "weights": {"short": 1, "*": 1}, "num_positions": 40}
+    assert made("groups", folder / "web", **groups).info["targeted"] == ["dataset"]
+
+
 def test_a_schedule_moves_with_its_datasets(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "moved")
     moved = jd.open_schedule(tmp_path / "moved" / "three")
