@@ -37,6 +37,7 @@ from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.preparation.stage import PREPARE
 from jax_diversity.schema import Document, Segments
 from jax_diversity.schema.document_store import DocumentStore, write_documents
+from jax_diversity.schema.documents import LOSS_SPANS
 from jax_diversity.sequences.packing.settings import PackingConfig
 from jax_diversity.sequences.token_store.megatron import TokenStore, TokenWriter
 from jax_diversity.sequences.tokenization.encoding import encode as encode_documents
@@ -150,6 +151,8 @@ CALL = {"type": "function", "function": {"name": "look", "arguments": '{"up": "Ã
         ({"instruction": "Why", "context": "it?", "response": "So."}, [Turn("user", "Why\n\nit?"), ANSWER]),
         ({"prompt": "Why?", "completion": "So."}, [USER, ANSWER]),
         ({"question": "Why?", "answer": "So."}, [USER, ANSWER]),
+        ({"question": "Why?", "response": "So."}, [USER, ANSWER]),
+        ({"query": "Why?", "response": "So."}, [USER, ANSWER]),
         ({"system": "Be brief.", "question": "Why?", "answer": "So."}, [Turn("system", "Be brief."), USER, ANSWER]),
         (
             {"prompt": [{"role": "user", "content": "Why?"}], "completion": [{"role": "assistant", "content": "So."}]},
@@ -211,10 +214,13 @@ GOOD = {"question": "Why?", "answer": "So."}
 @pytest.mark.parametrize(
     ("record", "kind", "what"),
     [
+        ({"texts": "a text"}, "num_without_text", "no turns, found only texts"),
+        ({"text": None}, "num_text_not_string", "field 'text' holds null"),
+        ({"text": "a", "messages": 7}, "num_without_text", "no turns, found only messages, text"),
         (
-            {"text": "a text"},
+            {"text": "a", "turn_spans": [], "loss_spans": [], "turn_starts": [], "roles": []},
             "num_without_text",
-            "no turns, found only text; put plain texts into a corpus of their own",
+            r"a chat as a dataset stores it.*read its original file with corpus\.format=chat",
         ),
         ({"messages": []}, "num_broken_records", "no turns"),
         ({"messages": "hello"}, "num_without_text", "found only messages"),
@@ -259,13 +265,38 @@ def test_a_role_without_a_pattern_is_a_problem(tmp_path: Path) -> None:
     assert ([document.text for document in documents], report.num_broken_records) == ([as_alpaca([USER, ANSWER])], 1)
 
 
-def test_a_file_without_turns_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Expected turns in .*found only text; rename the fields"):
-        read(tmp_path, {"text": "a"}, {"text": "b"})
-    (tmp_path / "chats.txt").write_text("hello")
-    config = CorpusConfig(paths=(str(tmp_path / "chats.txt"),), format="chat")
-    with pytest.raises(UserError, match=r"Expected files of chats named \.jsonl or .parquet"):
-        list(read_documents(config, ReadReport()))
+def test_a_file_without_turns_and_texts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Expected turns in .*or texts in field 'text', found only texts; rename"):
+        read(tmp_path, {"texts": "a"}, {"texts": "b"})
+
+
+# ---- Chats and texts in one corpus.
+def test_texts_are_read_beside_chats(tmp_path: Path) -> None:
+    """Records without turns and files of other formats are texts, also in a table with columns of both."""
+    text = {"text": "a text", "messages": None, "conversations": "", "loss_spans": 7, "turns_as_read": {}, "note": 1}
+    read(tmp_path, GOOD, text, {"text": "another", **GOOD})
+    (tmp_path / "notes.md").write_text("# Notes", encoding="utf-8")
+    rows = [{"messages": [{"role": "user", "content": "Why?"}], "text": None}, {"messages": None, "text": "a row"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "both.parquet")
+    cells = json.dumps(rows[0]["messages"]).replace('"', '""')
+    (tmp_path / "both.csv").write_text(f'messages,text\n"{cells}",\n,a cell\n', encoding="utf-8")
+    config, report, counts = CorpusConfig(paths=(str(tmp_path),), format="chat"), ReadReport(), dict[str, int]()
+    documents = [*with_loss_spans(read_documents(config, report), config, counts)]
+    question, chat = as_chatml([USER]), as_chatml([USER, ANSWER])
+    assert [document.text for document in documents] == [
+        *(question, "a cell", question, "a row", chat, "a text", chat, "# Notes"),
+    ]
+    assert (report.num_problems, counts["num_chats"]) == (0, 4)
+    assert [LOSS_SPANS in document.metadata for document in documents] == [True, False] * 3 + [True, False]
+    assert documents[5].metadata == {"note": 1}
+
+
+def test_a_corpus_without_chats_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    corpus = CorpusConfig(paths=(str(tmp_path / "texts.jsonl"),), format="chat")
+    build = Build(BuildConfig(out=str(tmp_path / "out"), corpus=corpus))
+    with pytest.raises(UserError, match=r"Expected chats in .*found none among 2 documents; leave corpus\.format out"):
+        build.run_stage("prepare")
 
 
 # ---- Templates from files.
@@ -863,8 +894,13 @@ def test_the_history_of_an_instruction(tmp_path: Path) -> None:
     assert (len(documents), report.num_broken_records) == (1, 1)
 
 
-@pytest.mark.parametrize("field", ["messages", "conversations"])
-def test_turns_in_another_format_are_refused_with_the_name_of_the_format(tmp_path: Path, field: str) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({field: [ASK]}))
-    with pytest.raises(UserError, match=rf"found the turns of chats in {field}; set corpus\.format=chat\."):
-        list(read_documents(CorpusConfig(paths=(str(tmp_path / "a.jsonl"),)), ReadReport()))
+@pytest.mark.parametrize("record", [{"messages": [ASK]}, {"conversations": [ASK]}, GOOD])
+def test_turns_in_another_format_are_refused_with_the_name_of_the_format(tmp_path: Path, record: dict) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    config, fields = CorpusConfig(paths=(str(tmp_path / "a.jsonl"),)), ", ".join(record)
+    with pytest.raises(UserError, match=rf"found the turns of chats in {fields}; set corpus\.format=chat\."):
+        list(read_documents(config, ReadReport()))
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "a"}}\n{json.dumps(record)}')
+    report = ReadReport()
+    assert len(list(read_documents(config, report))) == report.num_without_text == 1
+    assert report.problems[0].endswith("; corpus.format=chat reads chats")

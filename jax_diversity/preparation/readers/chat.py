@@ -28,8 +28,8 @@ from jax_diversity.foundation.errors import UserError, shortened
 from jax_diversity.preparation.readers.chat_template import ChatTemplate, load_template
 from jax_diversity.preparation.readers.files import InputFile
 from jax_diversity.preparation.readers.jinja_template import JinjaTemplate
-from jax_diversity.preparation.readers.records import Place, Problem, RecordForm, labels, plain_value
-from jax_diversity.preparation.readers.turns import REASONING, Turn
+from jax_diversity.preparation.readers.records import TEXT, Place, Problem, RecordForm, labels, plain_value
+from jax_diversity.preparation.readers.turns import CHAT_LISTS, QUESTION_PAIRS, REASONING, Turn, turn_fields
 from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.schema import Document
 from jax_diversity.schema.documents import ANSWERS, LOSS_SPANS, TURN_SPANS, TURN_STARTS
@@ -37,15 +37,9 @@ from jax_diversity.schema.documents import ANSWERS, LOSS_SPANS, TURN_SPANS, TURN
 _READ = "turns_as_read"
 """The metadata field of a chat during preparation: the places of the turns in the text as read, the numbers of the
 turns in the loss, a hash of the text, and whether the content contains no template markers."""
-_LISTS = ("messages", "conversations", "conversation")
-_PAIRS = (
-    ("instruction", "output"),
-    ("instruction", "response"),
-    ("prompt", "completion"),
-    ("prompt", "response"),
-    ("question", "answer"),
-)
 _INPUTS = ("input", "context")
+_OF_CHATS = (_READ, TURN_SPANS, LOSS_SPANS, TURN_STARTS)
+"""The metadata fields that only chats have."""
 _SYSTEM = ("system", "system_prompt")
 _CALLERS = ("function_call", "tool_call")
 """Speakers whose content is a call of a tool, as in ShareGPT."""
@@ -85,21 +79,35 @@ class _BrokenError(Exception):
 
 
 def chat_form(config: CorpusConfig) -> RecordForm:
-    """Return the form of records with turns; texts are written with the template of the settings."""
-    return _ChatForm("format", "turns", partial(_make_chat, load_template(config.chat_template)))
+    """Return the form of records with turns, or with a text; turns are written with the template of the settings."""
+    return _ChatForm("format", "turns", partial(_make_document, load_template(config.chat_template)))
 
 
 class _ChatForm(RecordForm):
     def is_in(self, fields: Iterable[str], config: CorpusConfig) -> bool:
-        names = set(fields)
-        return any(name in names for name in _LISTS) or any(set(pair) <= names for pair in _PAIRS)
+        return bool(turn_fields(fields)) or TEXT.is_in(fields, config)
 
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
         names = ", ".join(sorted(fields)) or "no fields"
         return UserError(
-            f"Expected turns in {file.address}, in {_known_fields()}, found only {names}; rename the fields, or set "
-            "corpus.format to the file's format."
+            f"Expected turns in {file.address}, in {_known_fields()}, or texts in field {config.text_field!r}, found "
+            f"only {names}; rename the fields, or set corpus.text_field or corpus.format."
         )
+
+
+def _make_document(
+    template: ChatTemplate | JinjaTemplate, fields: dict[str, Any], place: Place, config: CorpusConfig
+) -> Document | Problem:
+    """Make the document of a chat; of a text, if the record has no turns."""
+    of_turns = turn_fields(fields)
+    # In a table of both, a text's row has nothing in the columns of chats.
+    if not TEXT.is_in(fields, config) or any(fields[name] not in (None, "") for name in of_turns):
+        return _make_chat(template, fields, place, config)
+    text = TEXT.make({name: value for name, value in fields.items() if name not in of_turns}, place, config)
+    if isinstance(text, Problem):
+        return text
+    metadata = {name: value for name, value in text.metadata.items() if name not in _OF_CHATS}
+    return dataclasses.replace(text, metadata=metadata)
 
 
 def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]) -> Iterator[Document]:
@@ -228,7 +236,7 @@ def _parsed(value: Any) -> Any:
 
 def _take_turns(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
     """Remove the fields of the turns from the record and return the turns; `notes` counts what is worth saying."""
-    for name in _LISTS:
+    for name in CHAT_LISTS:
         if isinstance(entries := _parsed(fields.get(name)), list):
             del fields[name]
             turns = _turns(entries, name, notes)
@@ -244,7 +252,7 @@ def _take_turns(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
 
 
 def _take_pair(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
-    for question_field, answered in _PAIRS:
+    for question_field, answered in QUESTION_PAIRS:
         if question_field in fields and answered in fields:
             question, answer = _parsed(fields.pop(question_field)), _parsed(fields.pop(answered))
             if isinstance(question, list) and isinstance(answer, list):  # the two fields are lists of turns
@@ -267,9 +275,7 @@ def _take_pair(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
                 Turn(ANSWERS, answering.text, num_media=answering.num_media, reasoning=answering.reasoning),
             ]
     names = ", ".join(sorted(fields)[:20]) or "no fields"
-    raise _BrokenError(
-        Problem("num_without_text", f"no turns, found only {names}; put plain texts into a corpus of their own")
-    )
+    raise _BrokenError(Problem("num_without_text", f"no turns, found only {names}"))
 
 
 def _history(history: list[Any]) -> list[Turn]:
@@ -451,4 +457,4 @@ def _kind(value: Any) -> str:
 
 
 def _known_fields() -> str:
-    return ", ".join([*_LISTS, *(f"{question} and {answered}" for question, answered in _PAIRS)])
+    return ", ".join([*CHAT_LISTS, *(f"{question} and {answered}" for question, answered in QUESTION_PAIRS)])

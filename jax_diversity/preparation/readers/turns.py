@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
+CHAT_LISTS = ("messages", "conversations", "conversation")
+"""The fields of a record with the list of its turns."""
+QUESTION_PAIRS = (
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("question", "answer"),
+    ("question", "response"),
+    ("query", "response"),
+)
+"""The pairs of fields of a record with a question and its answer."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The fields of a turn with its reasoning; the first that is not empty is read. Templates get it under all names."""
+
+
+def turn_fields(fields: Iterable[str]) -> list[str]:
+    """Return those of a record's fields that have its turns.
+
+    Example:
+        >>> turn_fields(["id", "answer", "question"])
+        ['question', 'answer']
+    """
+    names = {*fields}
+    pairs = (pair for pair in QUESTION_PAIRS if names.issuperset(pair))
+    return list(dict.fromkeys([*filter(names.__contains__, CHAT_LISTS), *chain.from_iterable(pairs)]))
 
 
 class Turn(NamedTuple):
