@@ -137,6 +137,7 @@ def read(folder: Path, *records: Any, **settings: Any) -> tuple[list[Document], 
 
 
 USER, ANSWER = Turn("user", "Why?"), Turn("assistant", "So.")
+ASKED = [{"role": "user", "content": "Why?"}]
 CALL = {"type": "function", "function": {"name": "look", "arguments": '{"up": "é"}'}}
 
 
@@ -162,6 +163,12 @@ CALL = {"type": "function", "function": {"name": "look", "arguments": '{"up": "�
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "Wh"}, {"type": "image"}, "y?"]}]},
             [Turn("user", "Wh<image>y?")],
         ),
+        ({"messages": [*ASKED, {"role": "assistant", "content": None}]}, [USER, Turn("assistant", "")]),
+        (
+            {"messages": [*ASKED, {"role": "assistant", "content": None, "refusal": "No."}]},
+            [USER, Turn("assistant", "No.")],
+        ),
+        ({"messages": [{"from": "human", "value": "Why?", "role": None, "content": None}]}, [USER]),
         (
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [CALL, CALL]}]},
             [Turn("assistant", "\n".join(['{"name": "look", "arguments": {"up": "é"}}'] * 2))],
@@ -234,6 +241,9 @@ GOOD = {"question": "Why?", "answer": "So."}
             r"messages\[0\] holds int, expected a text",
         ),
         ({"messages": [{"role": "user"}]}, "num_text_not_string", "holds null"),
+        ({"messages": [*ASKED, {"role": "assistant"}]}, "num_text_not_string", r"messages\[1\] holds null"),
+        ({"messages": [{"role": "user", "content": None}, *ASKED]}, "num_text_not_string", "holds null"),
+        ({"messages": [*ASKED, {"role": "tool", "content": None}]}, "num_text_not_string", r"messages\[1\] holds null"),
         ({"messages": [{"role": "user", "content": [7]}]}, "num_text_not_string", "a part that holds int"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "num_text_not_string", "holds null"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "num_without_text", "turns without text"),
@@ -843,13 +853,16 @@ def test_reasoning_has_all_names_in_templates(tmp_path: Path, field: str) -> Non
 
 def test_what_the_template_does_not_show_is_counted_by_name(tmp_path: Path) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
-    answers = [{"role": "assistant", "content": "So.", "reasoning": "Hm."}, {"role": "assistant", "content": " "}]
+    answers = [
+        {"role": "assistant", "content": text, "reasoning": "Hm." if text == "So." else None}
+        for text in ("So.", " ", None)
+    ]
     record = {"messages": [ASK, *answers], "tools": json.dumps(tools), "documents": [{"title": "a"}]}
     (document,), counts = prepared(tmp_path, [], record, GOOD)[0][:1], prepared(tmp_path, [], record, GOOD)[1]
     hidden = {name: number for name, number in counts.items() if "hiding" in name or "empty" in name}
     assert hidden == {
         **{f"num_chats_hiding_{name}": 1 for name in ("documents", "reasoning", "tools")},
-        "num_empty_answers": 1,
+        "num_empty_answers": 2,
     }
     assert spans_of(document) == ["So.<|im_end|>"]
     _, counts = prepared(tmp_path, [], {"messages": [ASK, answers[0]], "tools": tools}, template="qwen-3")
@@ -857,7 +870,7 @@ def test_what_the_template_does_not_show_is_counted_by_name(tmp_path: Path) -> N
     counts = {"num_documents": 1, "text_bytes": 5, **dict.fromkeys(PREPARE_COUNTS, 0), "problems": [], **hidden}
     line = PREPARE.summary(counts)
     assert "the chat template does not show documents of 1, some reasoning of 1, tools of 1 chats" in line
-    assert "1 empty answer not counted" in line
+    assert "2 empty answers not counted" in line
 
 
 PREPARE_COUNTS = (

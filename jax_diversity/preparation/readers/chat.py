@@ -305,13 +305,15 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
     """Return the turn of an entry, after the turns of the tools' results that it contains."""
     if not isinstance(entry, Mapping):
         raise _broken(f"{name} is {_kind(entry)}, expected an object")
-    speaker = entry.get("role", entry.get("from"))
+    speaker = _first(entry, "role", "from")
     speaker = speaker.strip().lower() if isinstance(speaker, str) else speaker
     role = _ROLE_OF.get(speaker) if isinstance(speaker, str) else None
     if role is None:
         raise _broken(f"{name} has the unknown role {shortened(repr(speaker))}")
     calls = _calls(entry, name)
-    content = entry.get("content", entry.get("value"))
+    content = _first(entry, "content", "value")
+    if content is None and role == ANSWERS and isinstance(refusal := entry.get("refusal"), str):
+        content = refusal
     if speaker in _CALLERS and isinstance(content, str) and (named := _called(_parsed(content), name)):
         calls, content = [*named, *calls], None
     reasoning = ""
@@ -320,7 +322,10 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
         if field is not None:
             reasoning = entry[field]
             notes[field] += 1
-    content_of_turn = _Content() if content is None and (calls or reasoning) else _Content.of(content, name)
+    # As in transformers, null is no content. A turn without the field may have its text in another one.
+    may_be_null = calls or reasoning or (role == ANSWERS and ("content" in entry or "value" in entry))
+    is_null = content is None and bool(may_be_null)
+    content_of_turn = _Content() if is_null else _Content.of(content, name)
     labels = {field: entry[field] for field in _LABELS if isinstance(entry.get(field), str)}
     in_loss = _in_loss(entry, name, notes)
     if role == ANSWERS and not in_loss:
@@ -335,9 +340,14 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
         "\n".join(filter(None, [reasoning, content_of_turn.reasoning])) if content_of_turn.reasoning else reasoning,
         tuple(calls),
         labels,
-        has_content=isinstance(content, str) or bool(content_of_turn.text) or not (calls or reasoning),
+        has_content=isinstance(content, str) or bool(content_of_turn.text) or not (is_null or calls or reasoning),
     )
     return results if results and _is_empty(turn) else [*results, turn]
+
+
+def _first(entry: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of some fields that is not null; tables of several formats have all their columns."""
+    return next((entry[name] for name in names if entry.get(name) is not None), None)
 
 
 def _in_loss(entry: Mapping[str, Any], name: str, notes: Counter[str]) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -319,12 +320,23 @@ def _places(
         for (number, start), stop in zip(begins, [*(start for _, start in begins[1:]), len(text)], strict=True)
     }
     spans, following = list[TurnSpan](), len(text)
+    of_contents, of_answers = ([first for first, _ in places] for places in (contents, answers))
     for number in reversed(range(len(turns))):  # a turn without text begins where the next turn begins
         begin, stop = stop_of.get(number, (following, following))
         following = begin
-        start, end = _answer(text, begin, stop, prompt, contents, answers) if number in stop_of else (begin, begin)
+        start = end = begin
+        if number in stop_of:
+            said = _within(contents, of_contents, begin, stop)
+            blocks = _within(answers, of_answers, begin, stop) if answers else None
+            start, end = _answer(text, begin, stop, prompt, said, blocks)
         spans.append(TurnSpan(begin, start, end, end))
     return spans[::-1], [span for span in contents if span[0] < span[1]]
+
+
+def _within(places: Sequence[Sequence[int]], firsts: Sequence[int], begin: int, stop: int) -> list[Sequence[int]]:
+    """Return the places of a turn; `firsts` are their beginnings, ascending."""
+    of_turn = places[bisect_left(firsts, begin) : bisect_right(firsts, stop)]
+    return [place for place in of_turn if place[1] <= stop]
 
 
 def _answer(
@@ -332,18 +344,19 @@ def _answer(
     begin: int,
     stop: int,
     prompt: str,
-    contents: list[tuple[int, int]],
-    answers: list[list[int]],
+    contents: Sequence[Sequence[int]],
+    blocks: Sequence[Sequence[int]] | None,
 ) -> tuple[int, int]:
-    """Return where the answer begins and ends in a turn: the tokens that a model has to write."""
-    within = [(first, last) for first, last in answers if begin <= first and last <= stop]
-    if answers:
-        return (within[0][0], within[-1][1]) if within else (begin, begin)
+    """Return where the answer begins and ends in a turn: the tokens that a model has to write.
+
+    `contents` and `blocks` are those of the turn; without blocks (None) the template has none in any turn.
+    """
+    if blocks is not None:
+        return (blocks[0][0], blocks[-1][1]) if blocks else (begin, begin)
     start = begin + sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text[begin:stop], strict=False))
     )
-    beginnings = [first for first, last in contents if begin <= first and last <= stop]
-    start = min([start, *beginnings])
+    start = min([start, *(first for first, _ in contents)])
     return start, max(start, begin + len(text[begin:stop].rstrip()))
 
 
