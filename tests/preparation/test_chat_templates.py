@@ -192,6 +192,7 @@ def test_turns_are_found_whatever_the_template_does() -> None:
         "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
         "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}"
         "{% set ns.x = y %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
         "{{ 'a' * 999999999 }}",
         "{{ 'a' | center(999999999) }}",
         "{{ 'a'.ljust(999999999) }}",
@@ -221,6 +222,7 @@ def test_templates_that_do_not_end_are_refused(source: str) -> None:
         ("{% for m in messages %}", "in Jinja"),
         ("{{ messages | nofilter }}", "in Jinja"),
         ("{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}", "recursive"),
+        ("{% block a %}{{ self.a() }}{{ self.a() }}{% endblock %}", "do not call one another"),
     ],
 )
 def test_templates_that_are_not_valid_are_refused(source: str, what: str) -> None:

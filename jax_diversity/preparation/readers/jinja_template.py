@@ -212,7 +212,7 @@ class JinjaTemplate:
             nonlocal steps
             steps += 1
             if steps > _MOST_STEPS:
-                raise _LimitError(f"more than {_MOST_STEPS:,} passes of its loops")
+                raise _LimitError(f"more than {_MOST_STEPS:,} passes of its loops and calls of its macros")
 
         context = {"messages": messages, "add_generation_prompt": False, "tools": None, "documents": None}
         context |= {**self.special, **values, **dict(zip(_NAMES, (turn, step, _joined), strict=True))}
@@ -361,7 +361,7 @@ def _answer(
 
 
 def _mark(tree: Any) -> None:
-    """Add marks to loops over turns, count the passes of all loops, and limit joined texts."""
+    """Add marks to loops over turns, count the passes of loops and the calls of macros, and limit joined texts."""
     from jinja2 import nodes
 
     def call(name: str, *arguments: Any) -> Any:
@@ -389,12 +389,16 @@ def _mark(tree: Any) -> None:
             node.body.insert(0, nodes.ExprStmt(call(_NAMES[1])))
             if node.recursive:
                 raise UserError("Expected a chat template without recursive loops, found one.")
+        elif isinstance(node, nodes.Macro):  # it may call itself
+            node.body.insert(0, nodes.ExprStmt(call(_NAMES[1])))
 
     def is_of_turns(node: Any) -> bool:
         if not isinstance(node, nodes.For) or not isinstance(node.target, nodes.Name):
             return False
         return any(name.name in of_turns for name in _names(node.iter))
 
+    if any(name.name == "self" for name in tree.find_all(nodes.Name)):
+        raise UserError("Expected a chat template whose blocks do not call one another, found the name `self`.")
     visit(tree, False)
     for node in [tree, *tree.find_all(nodes.Node)]:
         for field, value in node.iter_fields():
