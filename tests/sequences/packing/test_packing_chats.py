@@ -272,6 +272,8 @@ def test_loaders_of_chats_warn(tmp_path: Path) -> None:
     options: dict[str, Any] = {"ordering": order}
     with pytest.warns(UserWarning, match="pass loss_mask='answers'"):
         jd.make_loader(dataset, **options, global_batch_size=4)
+    with pytest.warns(UserWarning, match="pass loss_mask='answers'"):
+        jd.make_loader(dataset, split="validation", global_batch_size=4)
     with pytest.warns(UserWarning, match="Batches of 2 without a target are likely"):
         jd.make_loader(dataset, **options, global_batch_size=2, loss_mask="answers")
     with warnings.catch_warnings():
