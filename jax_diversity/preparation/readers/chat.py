@@ -29,7 +29,7 @@ from jax_diversity.preparation.readers.chat_template import ChatTemplate, load_t
 from jax_diversity.preparation.readers.files import InputFile
 from jax_diversity.preparation.readers.jinja_template import JinjaTemplate
 from jax_diversity.preparation.readers.records import TEXT, Place, Problem, RecordForm, labels, plain_value
-from jax_diversity.preparation.readers.turns import CHAT_LISTS, QUESTION_PAIRS, REASONING, Turn, turn_fields
+from jax_diversity.preparation.readers.turns import CHAT_LISTS, QUESTION_PAIRS, REASONING, Turn, TurnSpan, turn_fields
 from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.schema import Document
 from jax_diversity.schema.documents import ANSWERS, LOSS_SPANS, TURN_SPANS, TURN_STARTS
@@ -133,8 +133,8 @@ def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts:
         counts["num_chats_without_turns"] += turns is None
         said, in_loss, starts = [(0, len(document.text))], [], []  # for an edited chat whose turns are not certain
         if turns is not None:
-            said = [(start, stop) for _, start, stop, _ in turns] if is_edited else read["contents"]
-            in_loss = [(turns[number][1], turns[number][3]) for number in read["in_loss"]]
+            said = [(turn[1], turn[2]) for turn in turns] if is_edited else read["contents"]
+            in_loss = [place for number in read["in_loss"] for place in TurnSpan.counted(turns[number])]
             starts = [turn[0] for turn in turns]
         metadata = {name: value for name, value in document.metadata.items() if name != _READ}
         yield dataclasses.replace(
@@ -144,7 +144,7 @@ def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts:
 
 def _current_turns(
     document: Document, read: Mapping[str, Any], template: ChatTemplate | JinjaTemplate, is_edited: bool
-) -> Sequence[Sequence[int]] | None:
+) -> Sequence[Sequence[Any]] | None:
     if read["turns"] is None:
         return None
     if not is_edited:

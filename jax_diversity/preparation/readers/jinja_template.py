@@ -20,7 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -324,12 +324,14 @@ def _places(
     for number in reversed(range(len(turns))):  # a turn without text begins where the next turn begins
         begin, stop = stop_of.get(number, (following, following))
         following = begin
-        start = end = begin
-        if number in stop_of:
-            said = _within(contents, of_contents, begin, stop)
-            blocks = _within(answers, of_answers, begin, stop) if answers else None
-            start, end = _answer(text, begin, stop, prompt, said, blocks)
-        spans.append(TurnSpan(begin, start, end, end))
+        start, end, gaps = begin, begin, list[tuple[int, int]]()
+        if number in stop_of and answers:
+            if blocks := _within(answers, of_answers, begin, stop):
+                start, end = blocks[0][0], blocks[-1][1]
+                gaps = [(before[1], after[0]) for before, after in pairwise(blocks) if before[1] < after[0]]
+        elif number in stop_of:
+            start, end = _answer(text, begin, stop, prompt, _within(contents, of_contents, begin, stop))
+        spans.append(TurnSpan(begin, start, end, end, gaps))
     return spans[::-1], [span for span in contents if span[0] < span[1]]
 
 
@@ -339,20 +341,8 @@ def _within(places: Sequence[Sequence[int]], firsts: Sequence[int], begin: int, 
     return [place for place in of_turn if place[1] <= stop]
 
 
-def _answer(
-    text: str,
-    begin: int,
-    stop: int,
-    prompt: str,
-    contents: Sequence[Sequence[int]],
-    blocks: Sequence[Sequence[int]] | None,
-) -> tuple[int, int]:
-    """Return where the answer begins and ends in a turn: the tokens that a model has to write.
-
-    `contents` and `blocks` are those of the turn; without blocks (None) the template has none in any turn.
-    """
-    if blocks is not None:
-        return (blocks[0][0], blocks[-1][1]) if blocks else (begin, begin)
+def _answer(text: str, begin: int, stop: int, prompt: str, contents: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Return where the answer begins and ends in a turn with these contents: the tokens that a model has to write."""
     start = begin + sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text[begin:stop], strict=False))
     )
@@ -386,11 +376,23 @@ def _mark(tree: Any) -> None:
             if is_of_turns(node) and not inside:
                 node.body.insert(0, nodes.Output([call(_NAMES[0], nodes.Name(_target(node), "load"))]))
                 node.body.append(nodes.Output([nodes.TemplateData(_PASSED)]))
+                end_passes(node)
             node.body.insert(0, nodes.ExprStmt(call(_NAMES[1])))
             if node.recursive:
                 raise UserError("Expected a chat template without recursive loops, found one.")
         elif isinstance(node, nodes.Macro):  # it may call itself
             node.body.insert(0, nodes.ExprStmt(call(_NAMES[1])))
+
+    def end_passes(node: Any) -> None:
+        """Add the mark of the end of a pass before the statements that end it, without those of inner loops."""
+        for _, value in node.iter_fields():
+            if not isinstance(value, list):
+                continue
+            for place, child in reversed([*enumerate(value)]):
+                if isinstance(child, nodes.Continue | nodes.Break):
+                    value.insert(place, nodes.Output([nodes.TemplateData(_PASSED)]))
+                elif isinstance(child, nodes.Node) and not isinstance(child, nodes.For):
+                    end_passes(child)
 
     def is_of_turns(node: Any) -> bool:
         if not isinstance(node, nodes.For) or not isinstance(node.target, nodes.Name):

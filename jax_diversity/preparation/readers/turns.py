@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -63,12 +63,20 @@ class TurnSpan(NamedTuple):
     """The place of a turn in the text, in characters.
 
     The template's text before the content is [begin, start), the content is [start, stop), the ending is [stop, end).
+    `gaps` are places in [start, end) that a template writes between the parts of an answer, such as results of tools.
     """
 
     begin: int
     start: int
     stop: int
     end: int
+    gaps: Sequence[Sequence[int]] = ()
+
+    @staticmethod
+    def counted(span: Sequence[Any]) -> list[tuple[int, int]]:
+        """Return the places of an answer that count towards the loss; `span` may be a list with the same values."""
+        bounds = [span[1], *chain.from_iterable(span[4]), span[3]]
+        return [(start, stop) for start, stop in zip(bounds[::2], bounds[1::2], strict=True) if start < stop]
 
 
 class Rendered(NamedTuple):
