@@ -71,14 +71,14 @@ def turns_of(said: list[str]) -> list[dict[str, str]]:
 
 
 def with_text(folder: Path) -> Iterator[dict[str, Any]]:
-    """Two thirds chats with short prompts, one third texts: a text is one answer, so all its tokens count."""
+    """Two thirds chats with short prompts, one third texts, of which all tokens count."""
     chats = [*made_chats(folder, (10, 0.5), (60, 0.8))]
     for number, chat in enumerate(chats):
         yield {"messages": chat, "source": "chats"}
         if number % 8 == 0:
             text = next(iter(documents_of(folder, "speeches-us")))
             begin = number * 37 % max(len(text) - 4000, 1)
-            yield {"messages": [{"role": "assistant", "content": text[begin : begin + 2000]}], "source": "texts"}
+            yield {"text": text[begin : begin + 2000], "source": "texts"}
 
 
 def corpora(folder: Path) -> dict[str, Iterator[dict[str, Any]]]:

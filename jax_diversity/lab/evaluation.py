@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
 import jax
@@ -294,6 +294,7 @@ class Evaluator:
             [dataset.duplicate_groups[documents] for dataset, documents in zip(datasets, kept, strict=True)]
         )
         of_turns = _OF_TURNS if has_turns else ()
+        _check_families(datasets, families)
         groups = {
             family: _turn_groups(self._tables, family) if family in of_turns else _groups(datasets, kept, family)
             for family in dict.fromkeys([*families, *_families(datasets)])
@@ -460,6 +461,15 @@ def _families(datasets: tuple[Dataset, ...]) -> tuple[str, ...]:
     """The families in which a document has one group, in all datasets."""
     first, *other_families = map(document_families, datasets)
     return tuple(family for family in first if all(family in other for other in other_families))
+
+
+def _check_families(datasets: tuple[Dataset, ...], families: tuple[str, ...]) -> None:
+    """Raise a `UserError` for a family that a dataset does not have; datasets of chats have those of turns too."""
+    of_turns = _OF_TURNS if any(dataset.is_chat.any() for dataset in datasets) else ()
+    for dataset, family in product(datasets, families):
+        if family not in of_turns and family not in dataset.group_names:
+            names = ", ".join([*dataset.group_names, *of_turns])
+            raise UserError(f"Expected a family among {names}, found {family!r}.")
 
 
 def _groups(

@@ -34,8 +34,8 @@ class CorpusConfig:
     and in its folders, without hidden ones."""
     format: Format = "auto"
     """The format of the files; `auto` decides by their names. `csv`: tables; the first line names the columns, which
-    become fields. `chat`: JSONL or Parquet files of turns; `code`: text files, each with its licence in the field
-    `licence`. Some formats give raw text for a step of preparation: `html`
+    become fields. `chat`: JSONL, Parquet or CSV files of turns, and texts beside them; `code`: text files, each with
+    its licence in the field `licence`. Some formats give raw text for a step of preparation: `html`
     and `warc` (crawls) for the step html; `latex` (files, or archives of arXiv), `mediawiki` (XML dumps of wikis) and
     `stack_exchange` (a site's Posts.xml) for the steps of the same names. `megatron`: prefixes of .bin and .idx files,
     or globs of them; `tokens`: JSONL, Parquet or ArrayRecord files with token ids in `tokens_field`, or files of token

@@ -14,6 +14,7 @@ import numpy as np
 
 from jax_diversity.foundation.artifacts import CACHE, fingerprint, read_array, write_array
 from jax_diversity.foundation.attempts import time_limit
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.jobs import Job, gather, read_done
 from jax_diversity.foundation.progress import reached
@@ -74,6 +75,11 @@ def prepare(context: Context, partial: Path) -> Counts:
     if chain is not None:
         names, results = _run_steps(context, chain, work, names, results)
     stored, further = _join(config, results)
+    if further.get("num_chats") == 0:
+        raise UserError(
+            f"Expected chats in {', '.join(config.paths)} with corpus.format=chat, found none among "
+            f"{counted(reading.report.num_documents, 'document')}; leave corpus.format out if they are texts."
+        )
     files = [
         path
         for name, result in zip(names, results, strict=True)
@@ -196,6 +202,8 @@ def summary(counts: Counts) -> str:
     text = f"{counted(counts['num_documents'], 'document')}, {size} text"
     if "preparation" in counts:
         text += f", of {counts['preparation']['num_documents_read']:,} read"
+    if counts.get("num_chats", counts["num_documents"]) < counts["num_documents"]:
+        text += f", {counts['num_chats']:,} of them chats"
     text += "".join(f", {counts[name]:,} of them {kind}" for kind, name in KINDS.items() if name in counts)
     if unknown := counts.get("num_chats_without_turns"):
         text += f"; the turns of {unknown:,} edited chats are not certain: their answers do not count towards the loss"

@@ -54,3 +54,5 @@ def test_losses_by_role_and_turn(tmp_path: Path) -> None:
     alone = jd.Evaluator(loader, by="source")(lambda batch: batch["targets"].astype(np.float32))
     assert found.loss.error == pytest.approx(alone.loss.error)
     assert found.by_group("source").keys() == alone.by_group("source").keys()
+    with pytest.raises(jd.UserError, match=r"Expected a family among .*source, .*role, turn, answer, found 'turns'"):
+        jd.Evaluator(loader, by="turns")

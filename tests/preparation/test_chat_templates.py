@@ -21,7 +21,7 @@ from jax_diversity.preparation.readers.chat_template import load_template
 from jax_diversity.preparation.readers.jinja_template import JINJA, JinjaTemplate
 from jax_diversity.preparation.readers.reading import read_documents
 from jax_diversity.preparation.readers.records import ReadReport
-from jax_diversity.preparation.readers.turns import Turn
+from jax_diversity.preparation.readers.turns import Turn, TurnSpan
 from jax_diversity.preparation.settings import CorpusConfig
 
 FOLDER = Path(jinja_template.__file__).parent / "chat_templates"
@@ -145,6 +145,35 @@ def test_generation_blocks_mark_the_answers(tmp_path: Path) -> None:
     assert (spans[0].start, spans[0].end) == (0, 0)
 
 
+def test_text_between_the_parts_of_an_answer_does_not_count(tmp_path: Path) -> None:
+    """A template may write the results of tools into the turn of the answer, after its calls."""
+    source = (
+        "{% for m in messages %}{% if m.role == 'tool' %}{% continue %}{% endif %}<{{ m.role }}>"
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% if not loop.last and loop.nextitem.role == 'tool' %}[{{ loop.nextitem.content }}]{% endif %}"
+        "{% generation %}</a>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    turns = [Turn("user", "Why?"), Turn("assistant", "I look."), Turn("tool", "42"), Turn("assistant", "So.")]
+    text, spans, _ = JinjaTemplate(source, {}, "own").render(turns)
+    assert text == "<user>Why?<assistant>I look.[42]</a><assistant>So.</a>"
+    assert spans is not None
+    places = [[text[start:stop] for start, stop in TurnSpan.counted(span)] for span in spans]
+    assert places == [[], ["I look.", "</a>"], [], ["So.</a>"]]
+
+
+def test_a_loop_that_ends_early_is_no_pass_over_the_turns() -> None:
+    source = (
+        "{% for m in messages %}{% if m.role == 'system' %}{% break %}{% endif %}{% endfor %}"
+        "{% for m in messages %}{% if m.role == 'system' %}{% for c in 'abc' %}{% continue %}{% endfor %}{% continue %}"
+        "{% elif m.role == 'tool' %}{% continue %}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    )
+    turns = [Turn("system", "Be brief."), Turn("user", "Why?"), Turn("tool", "42"), Turn("assistant", "So.")]
+    text, spans, _ = JinjaTemplate(source, {}, "own").render(turns)
+    assert text == "<user>Why?<assistant>So."
+    assert spans is not None
+    assert [text[span.begin : span.end] for span in spans] == ["", "<user>Why?", "", "<assistant>So."]
+
+
 def test_the_template_of_a_tokenizers_folder(tmp_path: Path) -> None:
     source = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
     config = {"chat_template": source, "bos_token": {"content": "<s>"}, "eos_token": "</s>", "unk_token": None}
@@ -192,6 +221,7 @@ def test_turns_are_found_whatever_the_template_does() -> None:
         "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
         "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}"
         "{% set ns.x = y %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
         "{{ 'a' * 999999999 }}",
         "{{ 'a' | center(999999999) }}",
         "{{ 'a'.ljust(999999999) }}",
@@ -221,6 +251,7 @@ def test_templates_that_do_not_end_are_refused(source: str) -> None:
         ("{% for m in messages %}", "in Jinja"),
         ("{{ messages | nofilter }}", "in Jinja"),
         ("{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}", "recursive"),
+        ("{% block a %}{{ self.a() }}{{ self.a() }}{% endblock %}", "do not call one another"),
     ],
 )
 def test_templates_that_are_not_valid_are_refused(source: str, what: str) -> None:

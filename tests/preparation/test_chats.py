@@ -37,6 +37,7 @@ from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.preparation.stage import PREPARE
 from jax_diversity.schema import Document, Segments
 from jax_diversity.schema.document_store import DocumentStore, write_documents
+from jax_diversity.schema.documents import LOSS_SPANS
 from jax_diversity.sequences.packing.settings import PackingConfig
 from jax_diversity.sequences.token_store.megatron import TokenStore, TokenWriter
 from jax_diversity.sequences.tokenization.encoding import encode as encode_documents
@@ -136,6 +137,7 @@ def read(folder: Path, *records: Any, **settings: Any) -> tuple[list[Document], 
 
 
 USER, ANSWER = Turn("user", "Why?"), Turn("assistant", "So.")
+ASKED = [{"role": "user", "content": "Why?"}]
 CALL = {"type": "function", "function": {"name": "look", "arguments": '{"up": "Ã©"}'}}
 
 
@@ -150,6 +152,8 @@ CALL = {"type": "function", "function": {"name": "look", "arguments": '{"up": "Ã
         ({"instruction": "Why", "context": "it?", "response": "So."}, [Turn("user", "Why\n\nit?"), ANSWER]),
         ({"prompt": "Why?", "completion": "So."}, [USER, ANSWER]),
         ({"question": "Why?", "answer": "So."}, [USER, ANSWER]),
+        ({"question": "Why?", "response": "So."}, [USER, ANSWER]),
+        ({"query": "Why?", "response": "So."}, [USER, ANSWER]),
         ({"system": "Be brief.", "question": "Why?", "answer": "So."}, [Turn("system", "Be brief."), USER, ANSWER]),
         (
             {"prompt": [{"role": "user", "content": "Why?"}], "completion": [{"role": "assistant", "content": "So."}]},
@@ -159,6 +163,12 @@ CALL = {"type": "function", "function": {"name": "look", "arguments": '{"up": "Ã
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "Wh"}, {"type": "image"}, "y?"]}]},
             [Turn("user", "Wh<image>y?")],
         ),
+        ({"messages": [*ASKED, {"role": "assistant", "content": None}]}, [USER, Turn("assistant", "")]),
+        (
+            {"messages": [*ASKED, {"role": "assistant", "content": None, "refusal": "No."}]},
+            [USER, Turn("assistant", "No.")],
+        ),
+        ({"messages": [{"from": "human", "value": "Why?", "role": None, "content": None}]}, [USER]),
         (
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [CALL, CALL]}]},
             [Turn("assistant", "\n".join(['{"name": "look", "arguments": {"up": "Ã©"}}'] * 2))],
@@ -211,10 +221,13 @@ GOOD = {"question": "Why?", "answer": "So."}
 @pytest.mark.parametrize(
     ("record", "kind", "what"),
     [
+        ({"texts": "a text"}, "num_without_text", "no turns, found only texts"),
+        ({"text": None}, "num_text_not_string", "field 'text' holds null"),
+        ({"text": "a", "messages": 7}, "num_without_text", "no turns, found only messages, text"),
         (
-            {"text": "a text"},
+            {"text": "a", "turn_spans": [], "loss_spans": [], "turn_starts": [], "roles": []},
             "num_without_text",
-            "no turns, found only text; put plain texts into a corpus of their own",
+            r"a chat as a dataset stores it.*read its original file with corpus\.format=chat",
         ),
         ({"messages": []}, "num_broken_records", "no turns"),
         ({"messages": "hello"}, "num_without_text", "found only messages"),
@@ -228,6 +241,9 @@ GOOD = {"question": "Why?", "answer": "So."}
             r"messages\[0\] holds int, expected a text",
         ),
         ({"messages": [{"role": "user"}]}, "num_text_not_string", "holds null"),
+        ({"messages": [*ASKED, {"role": "assistant"}]}, "num_text_not_string", r"messages\[1\] holds null"),
+        ({"messages": [{"role": "user", "content": None}, *ASKED]}, "num_text_not_string", "holds null"),
+        ({"messages": [*ASKED, {"role": "tool", "content": None}]}, "num_text_not_string", r"messages\[1\] holds null"),
         ({"messages": [{"role": "user", "content": [7]}]}, "num_text_not_string", "a part that holds int"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "num_text_not_string", "holds null"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "num_without_text", "turns without text"),
@@ -259,13 +275,38 @@ def test_a_role_without_a_pattern_is_a_problem(tmp_path: Path) -> None:
     assert ([document.text for document in documents], report.num_broken_records) == ([as_alpaca([USER, ANSWER])], 1)
 
 
-def test_a_file_without_turns_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Expected turns in .*found only text; rename the fields"):
-        read(tmp_path, {"text": "a"}, {"text": "b"})
-    (tmp_path / "chats.txt").write_text("hello")
-    config = CorpusConfig(paths=(str(tmp_path / "chats.txt"),), format="chat")
-    with pytest.raises(UserError, match=r"Expected files of chats named \.jsonl or .parquet"):
-        list(read_documents(config, ReadReport()))
+def test_a_file_without_turns_and_texts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Expected turns in .*or texts in field 'text', found only texts; rename"):
+        read(tmp_path, {"texts": "a"}, {"texts": "b"})
+
+
+# ---- Chats and texts in one corpus.
+def test_texts_are_read_beside_chats(tmp_path: Path) -> None:
+    """Records without turns and files of other formats are texts, also in a table with columns of both."""
+    text = {"text": "a text", "messages": None, "conversations": "", "loss_spans": 7, "turns_as_read": {}, "note": 1}
+    read(tmp_path, GOOD, text, {"text": "another", **GOOD})
+    (tmp_path / "notes.md").write_text("# Notes", encoding="utf-8")
+    rows = [{"messages": [{"role": "user", "content": "Why?"}], "text": None}, {"messages": None, "text": "a row"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "both.parquet")
+    cells = json.dumps(rows[0]["messages"]).replace('"', '""')
+    (tmp_path / "both.csv").write_text(f'messages,text\n"{cells}",\n,a cell\n', encoding="utf-8")
+    config, report, counts = CorpusConfig(paths=(str(tmp_path),), format="chat"), ReadReport(), dict[str, int]()
+    documents = [*with_loss_spans(read_documents(config, report), config, counts)]
+    question, chat = as_chatml([USER]), as_chatml([USER, ANSWER])
+    assert [document.text for document in documents] == [
+        *(question, "a cell", question, "a row", chat, "a text", chat, "# Notes"),
+    ]
+    assert (report.num_problems, counts["num_chats"]) == (0, 4)
+    assert [LOSS_SPANS in document.metadata for document in documents] == [True, False] * 3 + [True, False]
+    assert documents[5].metadata == {"note": 1}
+
+
+def test_a_corpus_without_chats_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    corpus = CorpusConfig(paths=(str(tmp_path / "texts.jsonl"),), format="chat")
+    build = Build(BuildConfig(out=str(tmp_path / "out"), corpus=corpus))
+    with pytest.raises(UserError, match=r"Expected chats in .*found none among 2 documents; leave corpus\.format out"):
+        build.run_stage("prepare")
 
 
 # ---- Templates from files.
@@ -812,13 +853,16 @@ def test_reasoning_has_all_names_in_templates(tmp_path: Path, field: str) -> Non
 
 def test_what_the_template_does_not_show_is_counted_by_name(tmp_path: Path) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
-    answers = [{"role": "assistant", "content": "So.", "reasoning": "Hm."}, {"role": "assistant", "content": " "}]
+    answers = [
+        {"role": "assistant", "content": text, "reasoning": "Hm." if text == "So." else None}
+        for text in ("So.", " ", None)
+    ]
     record = {"messages": [ASK, *answers], "tools": json.dumps(tools), "documents": [{"title": "a"}]}
     (document,), counts = prepared(tmp_path, [], record, GOOD)[0][:1], prepared(tmp_path, [], record, GOOD)[1]
     hidden = {name: number for name, number in counts.items() if "hiding" in name or "empty" in name}
     assert hidden == {
         **{f"num_chats_hiding_{name}": 1 for name in ("documents", "reasoning", "tools")},
-        "num_empty_answers": 1,
+        "num_empty_answers": 2,
     }
     assert spans_of(document) == ["So.<|im_end|>"]
     _, counts = prepared(tmp_path, [], {"messages": [ASK, answers[0]], "tools": tools}, template="qwen-3")
@@ -826,7 +870,7 @@ def test_what_the_template_does_not_show_is_counted_by_name(tmp_path: Path) -> N
     counts = {"num_documents": 1, "text_bytes": 5, **dict.fromkeys(PREPARE_COUNTS, 0), "problems": [], **hidden}
     line = PREPARE.summary(counts)
     assert "the chat template does not show documents of 1, some reasoning of 1, tools of 1 chats" in line
-    assert "1 empty answer not counted" in line
+    assert "2 empty answers not counted" in line
 
 
 PREPARE_COUNTS = (
@@ -863,8 +907,13 @@ def test_the_history_of_an_instruction(tmp_path: Path) -> None:
     assert (len(documents), report.num_broken_records) == (1, 1)
 
 
-@pytest.mark.parametrize("field", ["messages", "conversations"])
-def test_turns_in_another_format_are_refused_with_the_name_of_the_format(tmp_path: Path, field: str) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({field: [ASK]}))
-    with pytest.raises(UserError, match=rf"found the turns of chats in {field}; set corpus\.format=chat\."):
-        list(read_documents(CorpusConfig(paths=(str(tmp_path / "a.jsonl"),)), ReadReport()))
+@pytest.mark.parametrize("record", [{"messages": [ASK]}, {"conversations": [ASK]}, GOOD])
+def test_turns_in_another_format_are_refused_with_the_name_of_the_format(tmp_path: Path, record: dict) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    config, fields = CorpusConfig(paths=(str(tmp_path / "a.jsonl"),)), ", ".join(record)
+    with pytest.raises(UserError, match=rf"found the turns of chats in {fields}; set corpus\.format=chat\."):
+        list(read_documents(config, ReadReport()))
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "a"}}\n{json.dumps(record)}')
+    report = ReadReport()
+    assert len(list(read_documents(config, report))) == report.num_without_text == 1
+    assert report.problems[0].endswith("; corpus.format=chat reads chats")

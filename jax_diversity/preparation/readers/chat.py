@@ -28,8 +28,8 @@ from jax_diversity.foundation.errors import UserError, shortened
 from jax_diversity.preparation.readers.chat_template import ChatTemplate, load_template
 from jax_diversity.preparation.readers.files import InputFile
 from jax_diversity.preparation.readers.jinja_template import JinjaTemplate
-from jax_diversity.preparation.readers.records import Place, Problem, RecordForm, labels, plain_value
-from jax_diversity.preparation.readers.turns import REASONING, Turn
+from jax_diversity.preparation.readers.records import TEXT, Place, Problem, RecordForm, labels, plain_value
+from jax_diversity.preparation.readers.turns import CHAT_LISTS, QUESTION_PAIRS, REASONING, Turn, TurnSpan, turn_fields
 from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.schema import Document
 from jax_diversity.schema.documents import ANSWERS, LOSS_SPANS, TURN_SPANS, TURN_STARTS
@@ -37,15 +37,9 @@ from jax_diversity.schema.documents import ANSWERS, LOSS_SPANS, TURN_SPANS, TURN
 _READ = "turns_as_read"
 """The metadata field of a chat during preparation: the places of the turns in the text as read, the numbers of the
 turns in the loss, a hash of the text, and whether the content contains no template markers."""
-_LISTS = ("messages", "conversations", "conversation")
-_PAIRS = (
-    ("instruction", "output"),
-    ("instruction", "response"),
-    ("prompt", "completion"),
-    ("prompt", "response"),
-    ("question", "answer"),
-)
 _INPUTS = ("input", "context")
+_OF_CHATS = (_READ, TURN_SPANS, LOSS_SPANS, TURN_STARTS)
+"""The metadata fields that only chats have."""
 _SYSTEM = ("system", "system_prompt")
 _CALLERS = ("function_call", "tool_call")
 """Speakers whose content is a call of a tool, as in ShareGPT."""
@@ -86,21 +80,35 @@ class _BrokenError(Exception):
 
 
 def chat_form(config: CorpusConfig) -> RecordForm:
-    """Return the form of records with turns; texts are written with the template of the settings."""
-    return _ChatForm("format", "turns", partial(_make_chat, load_template(config.chat_template)))
+    """Return the form of records with turns, or with a text; turns are written with the template of the settings."""
+    return _ChatForm("format", "turns", partial(_make_document, load_template(config.chat_template)))
 
 
 class _ChatForm(RecordForm):
     def is_in(self, fields: Iterable[str], config: CorpusConfig) -> bool:
-        names = set(fields)
-        return any(name in names for name in _LISTS) or any(set(pair) <= names for pair in _PAIRS)
+        return bool(turn_fields(fields)) or TEXT.is_in(fields, config)
 
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
         names = ", ".join(sorted(fields)) or "no fields"
         return UserError(
-            f"Expected turns in {file.address}, in {_known_fields()}, found only {names}; rename the fields, or set "
-            "corpus.format to the file's format."
+            f"Expected turns in {file.address}, in {_known_fields()}, or texts in field {config.text_field!r}, found "
+            f"only {names}; rename the fields, or set corpus.text_field or corpus.format."
         )
+
+
+def _make_document(
+    template: ChatTemplate | JinjaTemplate, fields: dict[str, Any], place: Place, config: CorpusConfig
+) -> Document | Problem:
+    """Make the document of a chat; of a text, if the record has no turns."""
+    of_turns = turn_fields(fields)
+    # In a table of both, a text's row has nothing in the columns of chats.
+    if not TEXT.is_in(fields, config) or any(fields[name] not in (None, "") for name in of_turns):
+        return _make_chat(template, fields, place, config)
+    text = TEXT.make({name: value for name, value in fields.items() if name not in of_turns}, place, config)
+    if isinstance(text, Problem):
+        return text
+    metadata = {name: value for name, value in text.metadata.items() if name not in _OF_CHATS}
+    return dataclasses.replace(text, metadata=metadata)
 
 
 def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]) -> Iterator[Document]:
@@ -126,8 +134,8 @@ def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts:
         counts["num_chats_without_turns"] += turns is None
         said, in_loss, starts = [(0, len(document.text))], [], []  # for an edited chat whose turns are not certain
         if turns is not None:
-            said = [(start, stop) for _, start, stop, _ in turns] if is_edited else read["contents"]
-            in_loss = [(turns[number][1], turns[number][3]) for number in read["in_loss"]]
+            said = [(turn[1], turn[2]) for turn in turns] if is_edited else read["contents"]
+            in_loss = [place for number in read["in_loss"] for place in TurnSpan.counted(turns[number])]
             starts = [turn[0] for turn in turns]
         metadata = {name: value for name, value in document.metadata.items() if name != _READ}
         yield dataclasses.replace(
@@ -137,7 +145,7 @@ def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts:
 
 def _current_turns(
     document: Document, read: Mapping[str, Any], template: ChatTemplate | JinjaTemplate, is_edited: bool
-) -> Sequence[Sequence[int]] | None:
+) -> Sequence[Sequence[Any]] | None:
     if read["turns"] is None:
         return None
     if not is_edited:
@@ -231,7 +239,7 @@ def _parsed(value: Any) -> Any:
 
 def _take_turns(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
     """Remove the fields of the turns from the record and return the turns; `notes` counts what is worth saying."""
-    for name in _LISTS:
+    for name in CHAT_LISTS:
         if isinstance(entries := _parsed(fields.get(name)), list):
             del fields[name]
             turns = _turns(entries, name, notes)
@@ -247,7 +255,7 @@ def _take_turns(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
 
 
 def _take_pair(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
-    for question_field, answered in _PAIRS:
+    for question_field, answered in QUESTION_PAIRS:
         if question_field in fields and answered in fields:
             question, answer = _parsed(fields.pop(question_field)), _parsed(fields.pop(answered))
             if isinstance(question, list) and isinstance(answer, list):  # the two fields are lists of turns
@@ -270,9 +278,7 @@ def _take_pair(fields: dict[str, Any], notes: Counter[str]) -> list[Turn]:
                 Turn(ANSWERS, answering.text, num_media=answering.num_media, reasoning=answering.reasoning),
             ]
     names = ", ".join(sorted(fields)[:20]) or "no fields"
-    raise _BrokenError(
-        Problem("num_without_text", f"no turns, found only {names}; put plain texts into a corpus of their own")
-    )
+    raise _BrokenError(Problem("num_without_text", f"no turns, found only {names}"))
 
 
 def _history(history: list[Any]) -> list[Turn]:
@@ -302,13 +308,15 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
     """Return the turn of an entry, after the turns of the tools' results that it contains."""
     if not isinstance(entry, Mapping):
         raise _broken(f"{name} is {_kind(entry)}, expected an object")
-    speaker = entry.get("role", entry.get("from"))
+    speaker = _first(entry, "role", "from")
     speaker = speaker.strip().lower() if isinstance(speaker, str) else speaker
     role = _ROLE_OF.get(speaker) if isinstance(speaker, str) else None
     if role is None:
         raise _broken(f"{name} has the unknown role {shortened(repr(speaker))}")
     calls = _calls(entry, name)
-    content = entry.get("content", entry.get("value"))
+    content = _first(entry, "content", "value")
+    if content is None and role == ANSWERS and isinstance(refusal := entry.get("refusal"), str):
+        content = refusal
     if speaker in _CALLERS and isinstance(content, str) and (named := _called(_parsed(content), name)):
         calls, content = [*named, *calls], None
     reasoning = ""
@@ -317,7 +325,10 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
         if field is not None:
             reasoning = entry[field]
             notes[field] += 1
-    content_of_turn = _Content() if content is None and (calls or reasoning) else _Content.of(content, name)
+    # As in transformers, null is no content. A turn without the field may have its text in another one.
+    may_be_null = calls or reasoning or (role == ANSWERS and ("content" in entry or "value" in entry))
+    is_null = content is None and bool(may_be_null)
+    content_of_turn = _Content() if is_null else _Content.of(content, name)
     labels = {field: entry[field] for field in _LABELS if isinstance(entry.get(field), str)}
     in_loss = _in_loss(entry, name, notes)
     if role == ANSWERS and not in_loss:
@@ -332,9 +343,14 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
         "\n".join(filter(None, [reasoning, content_of_turn.reasoning])) if content_of_turn.reasoning else reasoning,
         tuple(calls),
         labels,
-        has_content=isinstance(content, str) or bool(content_of_turn.text) or not (calls or reasoning),
+        has_content=isinstance(content, str) or bool(content_of_turn.text) or not (is_null or calls or reasoning),
     )
     return results if results and _is_empty(turn) else [*results, turn]
+
+
+def _first(entry: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of some fields that is not null; tables of several formats have all their columns."""
+    return next((entry[name] for name in names if entry.get(name) is not None), None)
 
 
 def _in_loss(entry: Mapping[str, Any], name: str, notes: Counter[str]) -> bool:
@@ -454,4 +470,4 @@ def _kind(value: Any) -> str:
 
 
 def _known_fields() -> str:
-    return ", ".join([*_LISTS, *(f"{question} and {answered}" for question, answered in _PAIRS)])
+    return ", ".join([*CHAT_LISTS, *(f"{question} and {answered}" for question, answered in QUESTION_PAIRS)])

@@ -16,10 +16,11 @@ from __future__ import annotations
 import datetime
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,7 @@ class JinjaTemplate:
             nonlocal steps
             steps += 1
             if steps > _MOST_STEPS:
-                raise _LimitError(f"more than {_MOST_STEPS:,} passes of its loops")
+                raise _LimitError(f"more than {_MOST_STEPS:,} passes of its loops and calls of its macros")
 
         context = {"messages": messages, "add_generation_prompt": False, "tools": None, "documents": None}
         context |= {**self.special, **values, **dict(zip(_NAMES, (turn, step, _joined), strict=True))}
@@ -319,36 +320,38 @@ def _places(
         for (number, start), stop in zip(begins, [*(start for _, start in begins[1:]), len(text)], strict=True)
     }
     spans, following = list[TurnSpan](), len(text)
+    of_contents, of_answers = ([first for first, _ in places] for places in (contents, answers))
     for number in reversed(range(len(turns))):  # a turn without text begins where the next turn begins
         begin, stop = stop_of.get(number, (following, following))
         following = begin
-        start, end = _answer(text, begin, stop, prompt, contents, answers) if number in stop_of else (begin, begin)
-        spans.append(TurnSpan(begin, start, end, end))
+        start, end, gaps = begin, begin, list[tuple[int, int]]()
+        if number in stop_of and answers:
+            if blocks := _within(answers, of_answers, begin, stop):
+                start, end = blocks[0][0], blocks[-1][1]
+                gaps = [(before[1], after[0]) for before, after in pairwise(blocks) if before[1] < after[0]]
+        elif number in stop_of:
+            start, end = _answer(text, begin, stop, prompt, _within(contents, of_contents, begin, stop))
+        spans.append(TurnSpan(begin, start, end, end, gaps))
     return spans[::-1], [span for span in contents if span[0] < span[1]]
 
 
-def _answer(
-    text: str,
-    begin: int,
-    stop: int,
-    prompt: str,
-    contents: list[tuple[int, int]],
-    answers: list[list[int]],
-) -> tuple[int, int]:
-    """Return where the answer begins and ends in a turn: the tokens that a model has to write."""
-    within = [(first, last) for first, last in answers if begin <= first and last <= stop]
-    if answers:
-        return (within[0][0], within[-1][1]) if within else (begin, begin)
+def _within(places: Sequence[Sequence[int]], firsts: Sequence[int], begin: int, stop: int) -> list[Sequence[int]]:
+    """Return the places of a turn; `firsts` are their beginnings, ascending."""
+    of_turn = places[bisect_left(firsts, begin) : bisect_right(firsts, stop)]
+    return [place for place in of_turn if place[1] <= stop]
+
+
+def _answer(text: str, begin: int, stop: int, prompt: str, contents: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Return where the answer begins and ends in a turn with these contents: the tokens that a model has to write."""
     start = begin + sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text[begin:stop], strict=False))
     )
-    beginnings = [first for first, last in contents if begin <= first and last <= stop]
-    start = min([start, *beginnings])
+    start = min([start, *(first for first, _ in contents)])
     return start, max(start, begin + len(text[begin:stop].rstrip()))
 
 
 def _mark(tree: Any) -> None:
-    """Add marks to loops over turns, count the passes of all loops, and limit joined texts."""
+    """Add marks to loops over turns, count the passes of loops and the calls of macros, and limit joined texts."""
     from jinja2 import nodes
 
     def call(name: str, *arguments: Any) -> Any:
@@ -373,15 +376,31 @@ def _mark(tree: Any) -> None:
             if is_of_turns(node) and not inside:
                 node.body.insert(0, nodes.Output([call(_NAMES[0], nodes.Name(_target(node), "load"))]))
                 node.body.append(nodes.Output([nodes.TemplateData(_PASSED)]))
+                end_passes(node)
             node.body.insert(0, nodes.ExprStmt(call(_NAMES[1])))
             if node.recursive:
                 raise UserError("Expected a chat template without recursive loops, found one.")
+        elif isinstance(node, nodes.Macro):  # it may call itself
+            node.body.insert(0, nodes.ExprStmt(call(_NAMES[1])))
+
+    def end_passes(node: Any) -> None:
+        """Add the mark of the end of a pass before the statements that end it, without those of inner loops."""
+        for _, value in node.iter_fields():
+            if not isinstance(value, list):
+                continue
+            for place, child in reversed([*enumerate(value)]):
+                if isinstance(child, nodes.Continue | nodes.Break):
+                    value.insert(place, nodes.Output([nodes.TemplateData(_PASSED)]))
+                elif isinstance(child, nodes.Node) and not isinstance(child, nodes.For):
+                    end_passes(child)
 
     def is_of_turns(node: Any) -> bool:
         if not isinstance(node, nodes.For) or not isinstance(node.target, nodes.Name):
             return False
         return any(name.name in of_turns for name in _names(node.iter))
 
+    if any(name.name == "self" for name in tree.find_all(nodes.Name)):
+        raise UserError("Expected a chat template whose blocks do not call one another, found the name `self`.")
     visit(tree, False)
     for node in [tree, *tree.find_all(nodes.Node)]:
         for field, value in node.iter_fields():

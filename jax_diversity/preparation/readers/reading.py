@@ -362,26 +362,24 @@ def _reader(file: InputFile, config: CorpusConfig, licences: Licences, advance: 
         return read_jsonl(file, config, advance, form)
     if kind == "parquet":
         return read_parquet(file, config, advance, form)
-    if kind == "csv" and form is TEXT:
-        return read_csv(file, config, advance)
+    if kind == "csv" and form is not TOKENS:
+        return read_csv(file, config, advance, form)
     named_tokens = (".ds", ".bin", ".idx")
-    if (form is TOKENS or config.format == "auto") and file.name.endswith(named_tokens):
+    if (form is TOKENS or config.format in ("auto", "chat")) and file.name.endswith(named_tokens):
         expected = "token ids in .jsonl, .parquet or .array_record files" if form is TOKENS else "texts"
         raise UserError(
             f"Expected {expected}, found {file.address}; set corpus.format=megatron for a .bin with its .idx, and "
             "corpus.format=tokens for a token file without one (docs/howto/existing-shards.md)."
         )
-    if form is not TEXT:
-        names = (
-            "token ids named .jsonl, .parquet or .array_record" if form is TOKENS else "chats named .jsonl or .parquet"
-        )
+    if form is TOKENS:
         raise UserError(
-            f"Expected files of {names}, found {file.address}; rename it to its format, or set corpus.format."
+            f"Expected files of token ids named .jsonl, .parquet or .array_record, found {file.address}; rename it to "
+            "its format, or set corpus.format."
         )
     if kind == "code":
         return read_code(file, licences, advance)
     if kind == "text":
-        is_named = config.format != "auto" or config.documents_begin is not None
+        is_named = config.format not in ("auto", "chat") or config.documents_begin is not None
         return read_text(file, advance, config.documents_begin, is_named=is_named)
     return _READERS[kind](file, advance)
 

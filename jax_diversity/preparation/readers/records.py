@@ -18,9 +18,10 @@ from jaxtyping import Int32
 from jax_diversity.foundation.attempts import Failure, Result, attempt
 from jax_diversity.foundation.errors import UserError, in_one_line, shortened
 from jax_diversity.preparation.readers.files import InputFile
+from jax_diversity.preparation.readers.turns import turn_fields
 from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.schema import Document
-from jax_diversity.schema.documents import TokenDocument
+from jax_diversity.schema.documents import TURN_FIELDS, TokenDocument
 
 MAX_PROBLEMS = 20
 REPLACED = "\ufffd"
@@ -194,10 +195,10 @@ class RecordForm:
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
         """Make the error for a file in which no record has the field."""
         names = ", ".join(sorted(fields)) or "no fields"
-        if chats := {"messages", "conversations", "conversation"}.intersection(fields):
+        if chats := turn_fields(fields):
             return UserError(
                 f"Expected {self.content} in field {self.field(config)!r} of {file.address}, found the turns of chats "
-                f"in {', '.join(sorted(chats))}; set corpus.format=chat."
+                f"in {', '.join(chats)}; set corpus.format=chat."
             )
         option = f"--corpus.{self.setting.replace('_', '-')}"
         apart = (
@@ -236,6 +237,9 @@ def _make_document(fields: dict[str, Any], place: Place, config: CorpusConfig) -
     if not isinstance(text, str):
         kind = "null" if text is None else type(text).__name__
         return Problem("num_text_not_string", f"field {config.text_field!r} holds {kind}, expected a string")
+    if fields.keys() >= {*TURN_FIELDS}:
+        advice = "read its original file with corpus.format=chat"
+        return Problem("num_without_text", f"a chat as a dataset stores it, whose answers would be lost; {advice}")
     return Document(text=text, **labels(fields, place, config))
 
 
@@ -284,7 +288,8 @@ def _out_of_range(token: int) -> str:
 
 def _no_field(name: str, fields: Mapping[str, Any]) -> str:
     listed = ", ".join(sorted(fields)[:20]) + (" ..." if len(fields) > 20 else "") if fields else "no fields"
-    return f"no field {name!r} among {listed}"
+    advice = "; corpus.format=chat reads chats" if turn_fields(fields) else ""
+    return f"no field {name!r} among {listed}{advice}"
 
 
 def _are_numbers(value: Any) -> bool:

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
+CHAT_LISTS = ("messages", "conversations", "conversation")
+"""The fields of a record with the list of its turns."""
+QUESTION_PAIRS = (
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("question", "answer"),
+    ("question", "response"),
+    ("query", "response"),
+)
+"""The pairs of fields of a record with a question and its answer."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The fields of a turn with its reasoning; the first that is not empty is read. Templates get it under all names."""
+
+
+def turn_fields(fields: Iterable[str]) -> list[str]:
+    """Return those of a record's fields that have its turns.
+
+    Example:
+        >>> turn_fields(["id", "answer", "question"])
+        ['question', 'answer']
+    """
+    names = {*fields}
+    pairs = (pair for pair in QUESTION_PAIRS if names.issuperset(pair))
+    return list(dict.fromkeys([*filter(names.__contains__, CHAT_LISTS), *chain.from_iterable(pairs)]))
 
 
 class Turn(NamedTuple):
@@ -38,12 +63,20 @@ class TurnSpan(NamedTuple):
     """The place of a turn in the text, in characters.
 
     The template's text before the content is [begin, start), the content is [start, stop), the ending is [stop, end).
+    `gaps` are places in [start, end) that a template writes between the parts of an answer, such as results of tools.
     """
 
     begin: int
     start: int
     stop: int
     end: int
+    gaps: Sequence[Sequence[int]] = ()
+
+    @staticmethod
+    def counted(span: Sequence[Any]) -> list[tuple[int, int]]:
+        """Return the places of an answer that count towards the loss; `span` may be a list with the same values."""
+        bounds = [span[1], *chain.from_iterable(span[4]), span[3]]
+        return [(start, stop) for start, stop in zip(bounds[::2], bounds[1::2], strict=True) if start < stop]
 
 
 class Rendered(NamedTuple):

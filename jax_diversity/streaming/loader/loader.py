@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any, overload
@@ -79,7 +79,8 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
             )
         run = as_run(datasets, **run_options)
         loader = _loader(run, options)
-        _warn_of_chats(run, loader, "loss_mask" in options)
+        _warn_of_mask([run], options)
+        _warn_of_targets(run, loader)
         _warn_of_rows(run, loader)
         return loader
     options = {"drop_remainder": False, **options}
@@ -89,6 +90,7 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
         else {"": validation_run(datasets, **run_options)}
     )
     warn_of_validation([dataset for run in named.values() for dataset in run.datasets])
+    _warn_of_mask(named.values(), options)
     loaders = {name: _loader(run, options) for name, run in named.items()}
     return loaders if isinstance(datasets, Mapping) else loaders[""]
 
@@ -98,18 +100,20 @@ def _loader(run: Run, options: Mapping[str, Any]) -> Loader:
     return Loader(run, SequenceSource(run, **settings.of_arrays), settings)
 
 
-def _warn_of_chats(run: Run, loader: Loader, is_chosen: bool) -> None:
-    """Warn if chats are read without a choice of `loss_mask`, and if batches without a target are likely."""
-    chats = [dataset for dataset in run.datasets if dataset.has_loss_mask]
-    if not chats:
-        return
+def _warn_of_mask(runs: Iterable[Run], options: Mapping[str, Any]) -> None:
+    """Warn if chats are read without a choice of `loss_mask`."""
+    if "loss_mask" not in options and any(dataset.has_loss_mask for run in runs for dataset in run.datasets):
+        warn(
+            "The dataset has chats, and all their tokens count towards the loss; pass loss_mask='answers' to count "
+            "the answers alone, or loss_mask='all' if this is meant."
+        )
+
+
+def _warn_of_targets(run: Run, loader: Loader) -> None:
+    """Warn if batches of chats without a target are likely."""
     settings = loader.batches.windows.settings
-    if settings.loss_mask == "all":
-        if not is_chosen:
-            warn(
-                "The dataset has chats, and all their tokens count towards the loss; pass loss_mask='answers' to train "
-                "on the answers, or loss_mask='all' if this is meant."
-            )
+    chats = [dataset for dataset in run.datasets if dataset.has_loss_mask]
+    if not chats or settings.loss_mask == "all":
         return
     num_empty = sum(dataset.counts("pack").get("num_sequences_without_targets", 0) for dataset in chats)
     size = settings.global_batch_size

@@ -219,7 +219,8 @@ def test_answers_without_their_questions_are_counted(tmp_path: Path) -> None:
 
 def test_chats_and_texts_are_packed_by_their_own_rules(tmp_path: Path) -> None:
     write_corpus(tmp_path)
-    dataset = packed(tmp_path, ("chats.jsonl", "python-environment"), validation_fraction=0.05)
+    (tmp_path / "text.txt").write_text("The keel of a sloop is long. " * 200, encoding="utf-8")
+    dataset = packed(tmp_path, ("chats.jsonl", "text.txt", "python-environment"), validation_fraction=0.05)
     segments, is_chat = dataset.segments, dataset.is_chat
     assert 0 < is_chat.sum() < len(is_chat)
     of_chats = np.zeros(dataset.num_sequences, bool)
@@ -271,6 +272,8 @@ def test_loaders_of_chats_warn(tmp_path: Path) -> None:
     options: dict[str, Any] = {"ordering": order}
     with pytest.warns(UserWarning, match="pass loss_mask='answers'"):
         jd.make_loader(dataset, **options, global_batch_size=4)
+    with pytest.warns(UserWarning, match="pass loss_mask='answers'"):
+        jd.make_loader(dataset, split="validation", global_batch_size=4)
     with pytest.warns(UserWarning, match="Batches of 2 without a target are likely"):
         jd.make_loader(dataset, **options, global_batch_size=2, loss_mask="answers")
     with warnings.catch_warnings():
