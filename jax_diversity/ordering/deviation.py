@@ -122,6 +122,7 @@ class Deviation(NamedTuple):
 
 _TOTAL_UNIT = 1 << 20
 _SUMMED_ROWS, _MOST_UNROLLED = 64, 512
+_FEW_ROWS = 1024
 # Rows are read with at least so many places: corpora whose sequences have few groups share compiled programs.
 _SHORTEST = 16
 
@@ -132,7 +133,7 @@ def rounded_size(size: int) -> int:
     Sizes up to 1,024 become 64, 256 or 1,024: compiling a program takes longer than all its steps on so few sequences.
     Larger sizes become one of eight sizes between a power of two and the next, so at most 1/8 is padding.
     """
-    return _rounded_far(size, 64, 1024)
+    return _rounded_far(size, 64, _FEW_ROWS)
 
 
 def _rounded_far(size: int, smallest: int, largest: int) -> int:
@@ -214,10 +215,15 @@ NO_ROWS = RowSizes(0, 0, 0)
 def row_sizes(lengths: Integer[np.ndarray, " sequence"]) -> RowSizes:
     """Return the rounded sizes for sequences with these numbers of non-zeros."""
     check_index_range(len(lengths), int(lengths.sum()))
+    longest = max(rounded_width(int(lengths.max(initial=1))), _SHORTEST)
+    if len(lengths) <= _FEW_ROWS and longest <= _MOST_UNROLLED:
+        # So few steps take less time than the compilation for another width. Zeros up to a multiple of `_SUMMED_ROWS`
+        # change no sum, because `fixed_sum` adds them in any case.
+        longest = -(-longest // _SUMMED_ROWS) * _SUMMED_ROWS
     return RowSizes(
         rows=rounded_size(len(lengths)),
         nonzeros=_rounded_far(int(lengths.sum()), 256, 2**16),
-        longest=max(rounded_width(int(lengths.max(initial=1))), _SHORTEST),
+        longest=longest,
     )
 
 
