@@ -117,6 +117,13 @@ def test_formulas_in_images_and_open_elements() -> None:
     for unfinished in ("<math><mi>x", "<ul><li>a<li>b", '<script type="math/tex">x', "<ul><li>a</li></ul>", "<pre>a"):
         assert prepared_page(unfinished) == (unfinished, [])
     assert prepared_page("<ul><li>a<li>b</ul>")[0] == "<p>- a</p><p>- b</p>"
+    # Menus stay lists, which extractors leave out: the last link may have no end, icons may be long.
+    icon = "<svg>" + '<path d="M1 2M1 2"/>' * 200 + "</svg>"
+    for menu in (
+        "<ul><li><a href=1>Home page<li><a href=2>About us</ul>",
+        f"<ul><li><a href='/a'>{icon}Facebook</a></li><li><a href='/b'>{icon}Twitter page</a></li></ul>",
+    ):
+        assert prepared_page(menu)[0] == menu
 
 
 def test_formulas_that_a_browser_has_rendered() -> None:
@@ -193,6 +200,8 @@ CODE_BLOCKS = {
         f'{each_line("<span class=line>{number}</span><br>")}</pre></td><td class="code"><pre>'
         f"{each_line('<span class=line>{line}</span><br>')}</pre></td></tr></table></figure>"
     ),
+    "in a figure beside a figure": f"<figure><pre>{INSIDE}</pre><figure><img src='a.png'></figure></figure>",
+    "in a figure of a figure": f"<figure><figure><pre>{INSIDE}</pre></figure><figcaption>a.py</figcaption></figure>",
     "numbers in a table, Pygments": (
         '<table class="highlighttable"><tr><td class="linenos"><div class="linenodiv"><pre>1\n2\n3\n4</pre></div></td>'
         f'<td class="code"><div class="highlight"><pre><span></span>{INSIDE}\n</pre></div></td></tr></table>'

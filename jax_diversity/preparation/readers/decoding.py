@@ -39,11 +39,14 @@ _LEAST_BEYOND_ASCII = 0.02
 _LATIN = ("cp1252", "cp1250", "iso8859-2", "cp850", "cp852", "cp437")
 """Encodings of Windows, ISO and DOS that detection confuses with one another."""
 _LETTER = r"[^\W\d_\u1100-\uffff]"
-_SIGN = r"[\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7\u02b0-\u036f\u201a\u201c-\u2bff]"
+_SIGN = r"[\xa1-\xac\xae-\xb6\xb8-\xbf\xd7\xf7\u02b0-\u036f\u201a\u201e-\u2bff]"
 _SIGN_IN_WORD = re.compile(rf"[\x80-\x9f\ufffd]|(?<={_LETTER}){_SIGN}(?={_LETTER})")
 _UNLIKELY, _FEW = frozenset((*_OF_PAIRS, "cp437", "cp850", "cp852", "iso8859-10")), 3
 _AMONG_LETTERS = re.compile(rb"(?>(?:[\0-\x7f]|(?:(?<=[A-Za-z]).|.(?=[A-Za-z]))(?![\x80-\xff]))*)", re.DOTALL)
 """Encodings that a few bytes, each beside an ASCII letter, do not show: `it\x92s` is not Big5."""
+_RARE_IN_1252 = re.compile(rb"[\x81-\x84\x86-\x90\x98\x9a-\x9f]|(?<=[A-Za-z])[\x93\x94](?=[A-Za-z])")
+"""Bytes that short texts in Windows-1252 do not have: katakana of Shift_JIS are 0x83 and a letter, `\x82t\x82` is `été`
+in cp850. Curly quotes stand between letters in DOS words alone."""
 _MOST_ODD = 0.05
 """The largest share of characters that words do not have, such as signs between letters, in the right encoding."""
 _LEAST_OTHER, _ASCII_LETTERS = 30, [letter.encode() for letter in ascii_letters]
@@ -186,7 +189,8 @@ def detected(page: bytes) -> str:
     if b"\x1b" in sample:
         return codec
     odd = {other: _num_odd(sample.decode(other, "replace")) for other in (codec, *_LATIN)}
-    if codec in _UNLIKELY and num_beyond <= _FEW and not odd["cp1252"] and _AMONG_LETTERS.fullmatch(sample):
+    is_short = codec in _UNLIKELY and num_beyond <= _FEW and not _RARE_IN_1252.search(sample)
+    if is_short and not odd["cp1252"] and _AMONG_LETTERS.fullmatch(sample):
         return "cp1252"
     return codec if odd[codec] <= _MOST_ODD * num_beyond else min(odd, key=lambda other: odd[other])
 

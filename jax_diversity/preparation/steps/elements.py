@@ -50,7 +50,8 @@ class _Elements:
     def closing(self, start: int, longest: int, most_levels: int) -> int:
         """Return where the closing tag of an element begins whose content begins at `start`; -1 without one."""
         first, opened = bisect_left(self._ends, start), bisect_left(self._begins, start)
-        for level, end in enumerate(self._ends[first : first + most_levels]):
+        for level in range(min(most_levels, len(self._ends) - first)):
+            end = self._ends[first + level]
             if end > start + longest:
                 break
             if bisect_left(self._begins, end) - opened <= level:

@@ -18,7 +18,7 @@ from jax_diversity.preparation.steps.elements import replaced
 from jax_diversity.preparation.steps.raised import with_raised
 
 _LONGEST_TAG, _LONGEST_BLOCK, _LONGEST_NUMBERS = 2000, 200_000, 50_000
-_MOST_LEVELS = {"table": 3, "div": 100_000}
+_MOST_LEVELS = {"figure": 4, "table": 3, "div": 100_000}
 _FIGURE = re.compile(rf"<(figure)([^<>]{{0,{_LONGEST_TAG}}}+)>", re.IGNORECASE)
 # Editors and sites of repositories have a `div` for each line within one of these elements.
 # Doxygen, gitweb and EnlighterJS have one too; slides have the class of Doxygen's blocks.
@@ -108,12 +108,17 @@ def with_marked_code(page: str, lowered: bytes) -> tuple[str, list[str]]:
     if codes and (has_editors or any(map(lowered.__contains__, _SIGNS_OF_NUMBERS))):  # numbers beside the block
         new = _NUMBERS_BESIDE.sub(_without_numbers, new)
     if codes and b"<figure" in lowered:  # extractors take figures of code for pictures
-        new = replaced(new, _FIGURE, _LONGEST_BLOCK, _without_figure, {})
+        new = _without_figures(new)
     return new, codes
 
 
+def _without_figures(page: str) -> str:
+    """Turn figures with code into divisions, also those within other figures."""
+    return replaced(page, _FIGURE, _LONGEST_BLOCK, _without_figure, _MOST_LEVELS)
+
+
 def _without_figure(tag: re.Match[str], content: str) -> str | None:
-    return f"<div{tag[2]}>{content}</div>" if _BEGIN in content else None
+    return f"<div{tag[2]}>{_without_figures(content)}</div>" if _BEGIN in content else None
 
 
 def with_code(text: str, codes: Sequence[str]) -> str:

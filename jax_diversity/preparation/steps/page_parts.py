@@ -144,7 +144,7 @@ def _image(match: re.Match) -> str:
 def _plain_list(content: str) -> str | None:
     if _NO_PLAIN_LIST.search(content):
         return None
-    links = _contents_of_links(content)
+    links = _contents_of_links(f"{content}</a>", _LONGEST_LIST)  # the last link may have no end, icons are long
     if links and len(_plain(" ".join(links))) > _MOST_OF_LINKS * len(_plain(content)):
         return None
     items = [_plain(item) for item in _ITEM.split(content)[1:]]
@@ -160,13 +160,13 @@ def _links(page: str) -> set[str]:
     return {link for link in map(_plain, contents) if 0 < len(link) <= _LONGEST_LINK}
 
 
-def _contents_of_links(markup: str) -> list[str]:
+def _contents_of_links(markup: str, longest: int = _LONGEST_TAG) -> list[str]:
     """Return what is between the tag that opens a link and the next tag of a link."""
     pieces = _ANCHOR.split(markup)  # every second piece is what the tag before the next piece has before its name
     return [
         content
         for end, content in zip(pieces[1:-2:2], pieces[2:-1:2], strict=True)
-        if not end and len(content) <= _LONGEST_TAG
+        if not end and len(content) <= longest
     ]
 
 

@@ -29,6 +29,7 @@ from jax_diversity.foundation.wording import counted
 from jax_diversity.schema.orderings import Order
 from jax_diversity.streaming.export.files import Written, common_length, new_file
 from jax_diversity.streaming.export.settings import OlmoExportConfig
+from jax_diversity.streaming.loader.streaming import StreamedRun
 from jax_diversity.streaming.run.run import Run
 from jax_diversity.streaming.run.source import SequenceSource
 
@@ -83,7 +84,8 @@ def write_olmo(
     check_at_least(1, "olmo", config, "num_epochs")
     check_at_least(0, "olmo", config, "seed")
     size = config.global_batch_size
-    is_run = not order.is_bijection
+    # A shuffled stream has another order in every epoch.
+    is_run = not order.is_bijection or isinstance(order, StreamedRun)
     if (is_run or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
         why = "a run, because OLMo counts steps by epochs" if is_run else "numpy_2024, whose file is named after it"
         raise UserError(

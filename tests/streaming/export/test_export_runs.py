@@ -20,6 +20,7 @@ from jax_diversity.streaming.export.megatron import Description, write_megatron
 from jax_diversity.streaming.export.olmo import write_olmo, write_olmo_tokens
 from jax_diversity.streaming.export.pytorch import OrderedBatchSampler
 from jax_diversity.streaming.export.settings import OlmoExportConfig
+from jax_diversity.streaming.loader.streaming import StreamedRun
 from tests.support.maxtext import read_as_maxtext
 from tests.support.runs import refused, store_run, store_run_of_one, whole, write_web_and_code
 from tests.support.tiny_dataset import TinyDataset, reference_row
@@ -124,6 +125,16 @@ def test_olmo_s_epochs_are_the_run(run: Any, tmp_path: Path, loader: str) -> Non
     assert f"train {num_steps} steps" in written.line
     np.testing.assert_array_equal(read[:num_steps].ravel(), whole(run)[: num_steps * batch_size])
     assert read.max() < num_instances
+
+
+def test_a_shuffled_stream_is_a_run_for_olmo(tinies: tuple[TinyDataset, TinyDataset], tmp_path: Path) -> None:
+    """Each of its epochs has another order, so one order for all epochs would be wrong."""
+    dataset = jd.open_dataset(tinies[0].root)
+    stream = StreamedRun(dataset, dataset.num_sequences, shuffle_buffer=16, seed=3)
+    config = OlmoExportConfig(global_batch_size=4, num_epochs=2)
+    with pytest.raises(UserError, match="num-epochs 1 with a run"):
+        write_olmo(stream, tmp_path, config, sequence_length=16)
+    assert not list(tmp_path.iterdir())
 
 
 def test_olmo_s_instances_are_all_datasets_sequences(tinies: tuple[TinyDataset, TinyDataset], tmp_path: Path) -> None:
