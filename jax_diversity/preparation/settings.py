@@ -50,7 +50,8 @@ class CorpusConfig:
     """The field of a document's id. Without it, the id consists of the file's name and the document's place."""
     source_field: str = "source"
     """The field of a document's source. Without it, the source is the file's name, or its folder's if the
-    name only numbers the file (`00000.jsonl`, `part-0001.jsonl`)."""
+    name only numbers the file (`00000.jsonl`, `part-0001.jsonl`), or that of a split in several
+    folders (`web/train.bin`, `code/train.bin`)."""
     language_field: str = "language"
     """The field of a document's language."""
     tokens_field: str = "tokens"

@@ -125,6 +125,26 @@ def test_a_source_that_is_absent_is_the_name_without_what_says_how_it_is_stored(
 
 
 @pytest.mark.parametrize(
+    ("names", "sources"),
+    [
+        (["web/train.jsonl", "code/train.jsonl", "code/more.jsonl"], ["code", "more", "web"]),
+        (["web/train-00000-of-00002.jsonl", "code/train-00000-of-00001.jsonl"], ["code", "web"]),
+        (["web/train-00000-of-00002.jsonl", "web/train-00001-of-00002.jsonl"], ["train"]),
+        (["AA/wiki_00.jsonl", "AB/wiki_00.jsonl"], ["wiki"]),  # parts of one source
+        (["web/train.jsonl"], ["train"]),
+    ],
+)
+def test_names_of_splits_in_several_folders_are_no_sources(
+    tmp_path: Path, names: list[str], sources: list[str]
+) -> None:
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f'{{"text": "words of {number}"}}\n', encoding="utf-8")
+    documents = read_documents(CorpusConfig(paths=(f"{tmp_path}/*/*.jsonl",)), ReadReport())
+    assert sorted({document.source for document in documents}) == sources
+
+
+@pytest.mark.parametrize(
     ("name", "source"),
     [
         ("00000.jsonl", "news"),

@@ -37,6 +37,7 @@ MAX_DOCUMENT_BYTES = 2**30
 _PAIR = (".idx", ".bin")
 LINKING = "set corpus.format=tokens, or make the .idx of a token file with link_tokens (docs/howto/existing-shards.md)"
 """The advice for files of token ids of other programs."""
+_SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "dev", "eval"))
 _PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
 _MAGIC = re.compile(r"[*?\[]")
 _ENDING_BEFORE = re.compile(r"\.(?:warc|arc|jsonl|ndjson|json)$", re.IGNORECASE)
@@ -120,12 +121,13 @@ class InputFile:
 
     `name` is the part of the address that is equal in every copy of the corpus: the path below the fixed folders of the
     glob, or the base name. If two files of a corpus would have the same name, all names are paths below the common
-    folder.
+    folder. `is_split` says that the name is that of a split, in several folders, and therefore not the source.
     """
 
     address: str
     name: str
     filesystem: Any = None
+    is_split: bool = False
 
     @property
     def stem(self) -> str:
@@ -141,8 +143,11 @@ class InputFile:
 
     @cached_property
     def source(self) -> str:
-        """The source of the file's documents, if they do not name one: its name, or its folder for a numbered file."""
-        return source_of_file(self._root, self.folder)
+        """The source of the file's documents, if they do not name one: its name, or its folder if the name is a number.
+
+        `web/train.bin` and `code/train.bin` are the sources `web` and `code`.
+        """
+        return source_of_file("" if self.is_split else self._root, self.folder)
 
     @property
     def folder(self) -> str:
@@ -268,7 +273,7 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
         for file in _find_pairs(pattern) if config.format == "megatron" else _find(pattern):
             # A file that two patterns match is read once.
             files.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
-    return _with_own_names({address: files[address] for address in sorted(files)})
+    return _with_splits(_with_own_names({address: files[address] for address in sorted(files)}))
 
 
 def _find(pattern: str) -> list[InputFile]:
@@ -331,6 +336,18 @@ def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
     return [
         dataclasses.replace(file, name=valid_name("/".join(path[num_common:])))
         for file, path in zip(files.values(), parts, strict=True)
+    ]
+
+
+def _with_splits(files: list[InputFile]) -> list[InputFile]:
+    """Mark files in several folders whose name is that of a split, such as `web/train.bin` and `code/train.bin`."""
+    folders: dict[str, set[str]] = {}
+    splits = [source_of_file(file._root, "").lower() for file in files]
+    for file, split in zip(files, splits, strict=True):
+        folders.setdefault(split, set()).add(file.folder)
+    return [
+        dataclasses.replace(file, is_split=True) if split in _SPLITS and len(folders[split]) > 1 else file
+        for file, split in zip(files, splits, strict=True)
     ]
 
 

@@ -57,5 +57,6 @@ def _document(tokens: Integer[np.ndarray, " token"], place: Place, start_id: int
         return Problem("num_broken_records", str(error))
     if start_id is not None and len(ids) and ids[0] == start_id:
         ids = np.roll(ids, -1)
-    source = source_of_file(PurePosixPath(place.file.name).name, place.file.folder)
+    name = "" if place.file.is_split else PurePosixPath(place.file.name).name
+    source = source_of_file(name, place.file.folder)
     return TokenDocument(id=place.name, text="", source=source, tokens=ids)

@@ -134,13 +134,14 @@ def _pairs(weights: Any) -> list[tuple[str, float]]:
 
 
 def _groups(rule: WeightRule, names: Sequence[str], fit: Callable[[str, str], bool]) -> list[int]:
-    """The groups that a rule names: full name, name without the family, last part of a path, or source of a prefix."""
+    """The groups that a rule names: full name, without the family, last part of a path, source of a prefix, folder."""
     path = PurePath(rule.value)
     readings = (
         rule.value,
         rule.value.removeprefix(f"{rule.name}="),
         path.name,
         source_of_file(path.name, path.parent.name),
+        path.parent.name,
     )
     fitting = ([index for index, name in enumerate(names) if fit(name, reading)] for reading in readings)
     return next(filter(None, fitting), [])
