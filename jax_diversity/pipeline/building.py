@@ -69,8 +69,9 @@ def build(
     sections = [section.name for section in dataclasses.fields(BuildConfig) if section.name != "out"]
     arguments = [*dict.fromkeys(("batch_size", "sequence_length", "quiet", "processes", "ray", *sections))]
     if unknown := [name for name in settings if name not in arguments]:
-        listed = f"{', '.join(arguments)}{did_you_mean(unknown[0], arguments)}"
-        raise UserError(f"Unknown setting {unknown[0]}; expected one of {listed}")
+        owner = _section_with(unknown[0])
+        advice = f'; write {owner}={{"{unknown[0]}": ...}}.' if owner else did_you_mean(unknown[0], arguments)
+        raise UserError(f"Unknown setting {unknown[0]}; expected one of {', '.join(arguments)}{advice}")
     plain: dict[str, Any] = {name: _plain(value) for name, value in settings.items()}
     for section, name, value in (
         ("corpus", "paths", [os.fspath(path) for path in listed]),
@@ -93,6 +94,14 @@ def _is_text(path: str) -> bool:
     if "\n" in path or len(path) > _LONGEST_PATH:
         return True
     return " " in path.strip() and not _LIKE_A_FILE.search(path) and not glob.glob(f"{path}*")
+
+
+def _section_with(name: str) -> str | None:
+    """The first section of the settings that has a setting of this name."""
+    for section in dataclasses.fields(BuildConfig):
+        if dataclasses.is_dataclass(section.default) and hasattr(section.default, name):
+            return section.name
+    return None
 
 
 def _plain(value: Any) -> Any:

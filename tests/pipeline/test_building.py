@@ -87,6 +87,8 @@ def test_long_names_are_sentences_at_other_doors(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_sentences(tmp_path: Path) -> None:
+    with pytest.raises(jd.UserError, match=r'Unknown setting end_id; .*; write corpus=\{"end_id": \.\.\.\}\.$'):
+        jd.build("x.bin", tmp_path / "out", end_id=7)  # pyright: ignore[reportCallIssue]
     with pytest.raises(jd.UserError, match="Unknown setting paking"):
         jd.build("a.jsonl", tmp_path / "out", paking={"sequence_length": 8})
     with pytest.raises(jd.UserError, match="Expected packing to be a mapping of settings, found int"):

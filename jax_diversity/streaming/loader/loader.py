@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, overload
 
 import grain
@@ -19,8 +20,9 @@ from jax_diversity.streaming.loader.device_placement import DevicePlacement
 from jax_diversity.streaming.loader.iteration import Batch, BatchIterator, OrderedBatches
 from jax_diversity.streaming.loader.settings import ENDLESS, LoaderOptions, LoaderSettings, Windows
 from jax_diversity.streaming.run.leaks import warn_of_validation
-from jax_diversity.streaming.run.run import Datasets, Run, as_run, validation_run
+from jax_diversity.streaming.run.run import SCHEDULE_FILE, Datasets, Run, as_run, validation_run
 from jax_diversity.streaming.run.source import SequenceSource
+from jax_diversity.streaming.run.stored import open_schedule
 
 _LIKELY = 0.5
 """The expected number of batches without a target from which a loader warns."""
@@ -42,10 +44,10 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
 
     Args:
         datasets: a built dataset, its folder or its address on an object store. Or several datasets; their sequences
-            are numbered one dataset after another. Or a run, such as a stored run (`open_schedule`), which has its own
-            order. Or, with `split="validation"`, a mapping from names to datasets, whose validation sequences are read.
-            In a mapping, a run is read whole: `{"wiki": jd.make_run("wiki")}` reads all sequences of a dataset that is
-            for evaluation alone. All datasets of a mapping need one feature space (see `features_from`).
+            are numbered one dataset after another. Or a run, or the folder of a stored run (`open_schedule`), which has
+            its own order. Or, with `split="validation"`, a mapping from names to datasets, whose validation sequences
+            are read. In a mapping, a run is read whole: `{"wiki": jd.make_run("wiki")}` reads all sequences of a
+            dataset that is for evaluation alone. All datasets of a mapping need one feature space (see `features_from`).
         {settings}
 
     Returns:
@@ -77,6 +79,8 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
             raise UserError(
                 'Expected split="validation" with named datasets, found split="train"; give a list, or a run.'
             )
+        if isinstance(datasets, str | Path) and (Path(datasets) / SCHEDULE_FILE).is_file():
+            datasets = open_schedule(datasets)
         run = as_run(datasets, **run_options)
         loader = _loader(run, options)
         _warn_of_mask([run], options)

@@ -11,6 +11,9 @@ from jax_diversity.foundation.tables import end_of, plain_table, printed, wrappe
 from jax_diversity.foundation.terminal import clean
 from jax_diversity.streaming.run.content import Member, Version
 
+_VISIBLE = 0.005
+"""The smallest difference of two shares that a reader should see: only chats and padding make one."""
+
 
 def schedule_table(
     members: Sequence[Member], versions: Sequence[Version], num_positions: Int64[np.ndarray, " dataset"]
@@ -25,7 +28,7 @@ def schedule_table(
         num_positions: the number of positions of every dataset.
     """
     of_targets = _target_shares(members, num_positions)
-    names = ("dataset", "sequences", "positions", "share", *["targets"] * bool(of_targets), "epochs")
+    names = ("dataset", "sequences", "positions", "share", *["loss tokens"] * bool(of_targets), "epochs")
     datasets = plain_table(*names, numbers=("sequences", "positions"))
     for number, (member, count) in enumerate(zip(members, num_positions.tolist(), strict=True)):
         epochs = count / member.num_sequences if member.num_sequences else 0.0
@@ -36,7 +39,7 @@ def schedule_table(
     for number, version in enumerate(versions, start=1):
         length = sum(len(piece) for piece in version.slices if not piece.skipped)
         changes.add_row(str(number), f"{length:,}", clean(version.change))
-    words = 'The column "targets" has the shares of the tokens that count towards the loss with loss_mask="answers".'
+    words = 'The column "loss tokens" has the shares of tokens that count towards the loss with loss_mask="answers".'
     parts = ["\n".join([printed(datasets), *[wrapped(words)] * bool(of_targets)]), printed(changes)]
     if any(member.checked_against for member in members):
         lists = (f"{member.path}: {'; '.join(member.checked_against) or 'none'}" for member in members)
@@ -46,9 +49,9 @@ def schedule_table(
 
 
 def _target_shares(members: Sequence[Member], num_positions: Int64[np.ndarray, " dataset"]) -> list[float]:
-    """Return each dataset's share of the run's targets, by its mean of a sequence; empty for a run of one dataset."""
-    if len(members) < 2:
-        return []
+    """Return each dataset's share of the run's targets, by its mean of a sequence; empty if it is that of positions."""
     means = [member.num_loss_tokens / max(member.num_sequences, 1) for member in members]
     targets = num_positions * np.array(means)
-    return (targets / max(targets.sum(), 1)).tolist()
+    shares = targets / max(targets.sum(), 1)
+    of_positions = num_positions / max(num_positions.sum(), 1)
+    return shares.tolist() if np.abs(shares - of_positions).max(initial=0) >= _VISIBLE else []

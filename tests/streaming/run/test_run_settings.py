@@ -126,9 +126,16 @@ def test_shares_of_a_change_are_the_target_from_its_position_on(folder: Path, tm
 
 
 def test_a_run_is_not_a_dataset(folder: Path, tmp_path: Path) -> None:
-    jd.create_schedule(tmp_path / "run", folder / "web")
+    """But a loader opens the folder of a run."""
+    run = jd.create_schedule(tmp_path / "run", folder / "web")
     with pytest.raises(jd.UserError, match=r"found the stored run .*run; open it with jd\.open_schedule"):
-        jd.make_loader(tmp_path / "run", global_batch_size=4)
+        jd.make_run(tmp_path / "run")
+    loaders = (jd.make_loader(each, global_batch_size=4) for each in (run, tmp_path / "run", str(tmp_path / "run")))
+    expected, *others = (next(iter(loader)) for loader in loaders)
+    for batch in others:
+        np.testing.assert_array_equal(batch["inputs"], expected["inputs"])
+    with pytest.raises(jd.UserError, match="no ordering, because a run has its own"):
+        jd.make_loader(tmp_path / "run", ordering="balance", global_batch_size=4)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
