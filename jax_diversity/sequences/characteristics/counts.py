@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Int64, UInt16
 from scipy import sparse
 
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 from jax_diversity.sequences.characteristics.codes import Codes
@@ -100,9 +101,9 @@ def count_own_tokens(segments: Segments, store: TokenStore, vocab_size: int, end
         end_id: the end token.
 
     Raises:
-        UserError: a token is not below `vocab_size`.
+        UserError: a token is not below `vocab_size`; `end_id` is not a token.
     """
-    num_groups = num_token_groups(vocab_size)
+    end_id, num_groups = as_whole_number("end_id", end_id, 0), num_token_groups(vocab_size)
     columns, counts, widths = [], [], []
     for rows in _own_groups(segments, store, num_groups, end_id, vocab_size):
         rows.sort(axis=1)

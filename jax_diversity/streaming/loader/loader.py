@@ -47,7 +47,7 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
             are numbered one dataset after another. Or a run, or the folder of a stored run (`open_schedule`), which has
             its own order. Or, with `split="validation"`, a mapping from names to datasets, whose validation sequences
             are read. In a mapping, a run is read whole: `{"wiki": jd.make_run("wiki")}` reads all sequences of a
-            dataset that is for evaluation alone. All datasets of a mapping need one feature space (see `features_from`).
+            dataset for evaluation alone. All datasets of a mapping need one feature space (see `features_from`).
         {settings}
 
     Returns:

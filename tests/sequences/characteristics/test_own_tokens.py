@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 from jax_diversity.sequences.characteristics.counts import MOST_TOKEN_GROUPS, count_own_tokens, total_own_tokens
 from jax_diversity.sequences.packing.base import pack
@@ -79,6 +80,13 @@ def test_no_sequences_have_no_counts(tmp_path: Path) -> None:
     store = stored_tokens(tmp_path, documents_of(300, np.uint16))
     segments = pack(store.document_lengths, LENGTH, document_order=np.zeros(0, np.int64)).segments
     assert count_own_tokens(segments, store, 300, end_id=0).shape == (0, 300)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_documents_without_an_end_token_need_some_id(tmp_path: Path) -> None:
+    store = stored_tokens(tmp_path, documents_of(300, np.uint16))
+    with pytest.raises(UserError, match="Expected end_id to be a whole number"):
+        count_own_tokens(pack(store.document_lengths, LENGTH).segments, store, 300, None)  # pyright: ignore[reportArgumentType]
 
 
 def test_an_order_that_counts_tokens_spreads_a_vocabulary_that_no_document_family_shows(tmp_path: Path) -> None:
