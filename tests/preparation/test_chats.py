@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 import jax_diversity as jd
+from jax_diversity.cli.main import main
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
@@ -376,6 +377,23 @@ def test_answers_that_are_outside_the_loss(tmp_path: Path) -> None:
     assert counts == {"num_chats": 1, "num_chats_without_turns": 0, "num_excluded_answers": 1}
     said = [document.text[start:stop] for start, stop in document.metadata["turn_spans"]]
     assert said == ["x", "a", "b"]
+
+
+def test_chats_without_answers_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = {"role": "assistant", "content": "So."}
+    without = [[ASK], [ASK, said | {"weight": 0}], [ASK, said | {"content": " "}]]
+    records = [{"messages": turns, "id": str(number)} for number, turns in enumerate([*without, *[[ASK, said]] * 58])]
+    _, counts = prepared(tmp_path, [], *records)
+    assert counts["num_chats_without_answers"] == 3
+    chats, out = tmp_path / "chats.jsonl", str(tmp_path / "out")
+    for chosen, is_warned in ((records, False), (records[:59], True)):
+        chats.write_text("".join(f"{json.dumps(record)}\n" for record in chosen))
+        arguments = ["prepare", "--corpus.paths", str(chats), "--corpus.format", "chat", "--out", out]
+        assert main(arguments) == 0
+        output = capsys.readouterr()
+        assert "; 3 chats without an answer that " in " ".join(output.out.split())
+        warning = f"warning: 3 of {len(chosen)} chats (5%) have no answer that counts towards the loss"
+        assert (warning in output.err) == is_warned
 
 
 def test_an_edited_chat_keeps_its_answers(tmp_path: Path) -> None:
