@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,29 @@ def test_files_that_are_no_templates(tmp_path: Path, content: str | bytes, what:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=what):
         CorpusConfig(paths=("a",), format="chat", chat_template=str(path)).check()
+
+
+def test_a_template_of_a_model_with_another_tokenizer_is_said(tmp_path: Path) -> None:
+    for name in ("model", "copy", "other"):
+        (tmp_path / name).mkdir()
+        (byte_tokenizer() if name != "other" else train_bpe(["a b"] * 9, 300)).save_file(tmp_path / name)
+    (tmp_path / "model" / "tokenizer_config.json").write_text('{"chat_template": "a"}')
+    (tmp_path / "model" / "own.jinja").write_text("a")
+    (tmp_path / "texts.yaml").write_text("assistant: '{content}'")
+    model, other = str(tmp_path / "model"), str(tmp_path / "other")
+    for template, path, found in (
+        *((model, None, "a new one"), (model, other, f"that of {other}"), (f"{model}/own.jinja", None, "a new one")),
+        *((model, model, None), (model, f"{model}/tokenizer.json", None), (model, str(tmp_path / "copy"), None)),
+        *(("chatml", other, None), ("qwen-3", None, None), (str(tmp_path / "texts.yaml"), other, None)),
+    ):
+        corpus = CorpusConfig(paths=("a",), format="chat", chat_template=template)
+        config = BuildConfig(corpus=corpus, tokenizer=TokenizerConfig(path=path))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            config.check()
+            config.check({"corpus"})  # the tokenizer is not used
+        said = f"The chat template is that of {model}, but the tokenizer is {found}; add --tokenizer.path {model}."
+        assert [str(warning.message) for warning in caught] == [said] * (found is not None)
 
 
 def test_settings() -> None:

@@ -42,6 +42,7 @@ _LARGEST = 2**20
 _NAMES = ("jd_turn", "jd_step", "jd_join")
 _DATE = datetime.datetime(2024, 7, 26, tzinfo=datetime.UTC)
 """The date that templates print: the text of a chat must not depend on the day of the build."""
+_JINJA_FILES = (".jinja", ".jinja2")
 _CONFIG = "tokenizer_config.json"
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -52,21 +53,17 @@ def jinja_template(name: str) -> JinjaTemplate | None:
     Raises:
         UserError: the file cannot be read, its template is not valid, or it writes a special token without a value.
     """
+    if name in JINJA:
+        return JinjaTemplate((_FOLDER / f"{name}.jinja").read_text("utf-8"), {}, name)
+    if (folder := template_folder(name)) is None:
+        return None
     path = Path(name)
-    tokens: dict[str, str | None] = {}
-    folder = path if path.is_dir() else path.parent
     try:
-        if name in JINJA:
-            source = (_FOLDER / f"{name}.jinja").read_text("utf-8")
-        elif path.is_dir() or path.name == _CONFIG:
-            config = _config(folder)
-            source, tokens = _template_of(folder, config), _special_tokens(config)
-        elif path.suffix in (".jinja", ".jinja2"):
-            source, tokens = _read(path), _special_tokens(_config(folder))
-        else:
-            return None
+        config = _config(folder)
+        source = _read(path) if path.suffix in _JINJA_FILES and not path.is_dir() else _template_of(folder, config)
     except (OSError, ValueError) as error:
         raise UserError(f"Expected a chat template at {name}, found: {in_one_line(error)}.") from None
+    tokens = _special_tokens(config)
     template = JinjaTemplate(source, {token: text for token, text in tokens.items() if text is not None}, name)
     if absent := sorted(_written_tokens(source) - tokens.keys()):
         place = folder / _CONFIG
@@ -80,6 +77,14 @@ def jinja_template(name: str) -> JinjaTemplate | None:
             f"none; {advice}."
         )
     return template
+
+
+def template_folder(name: str) -> Path | None:
+    """Return the folder whose tokenizer has a template; None if it is neither a folder nor a file in Jinja."""
+    path = Path(name)
+    if name in JINJA or not (path.is_dir() or path.name == _CONFIG or path.suffix in _JINJA_FILES):
+        return None
+    return path if path.is_dir() else path.parent
 
 
 def _read(path: Path) -> str:
