@@ -7,9 +7,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
+from jax_diversity.foundation.artifacts import file_hash
 from jax_diversity.foundation.checks import as_whole_number, check_folder_name
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.libraries import MissingLibrary, together
+from jax_diversity.foundation.warned import warn
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.preparation.passes.settings import PreparationConfig
@@ -18,7 +20,7 @@ from jax_diversity.sequences.characteristics.settings import CharacteristicsConf
 from jax_diversity.sequences.clustering.settings import ClusterConfig
 from jax_diversity.sequences.embedding.settings import EmbeddingConfig
 from jax_diversity.sequences.packing.settings import PackingConfig
-from jax_diversity.sequences.tokenization.settings import TokenizerConfig
+from jax_diversity.sequences.tokenization.settings import TokenizerConfig, tokenizer_files
 from jax_diversity.streaming.records.settings import RecordsConfig
 
 __all__ = [
@@ -108,6 +110,8 @@ class BuildConfig:
         # Another dataset's tokenizer is known from its stage on.
         if self.features_from is None or "tokenizer" in (sections or ()):
             self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
+        if self.features_from is None and "tokenizer" in (sections or ("tokenizer",)):
+            self._warn_of_other_tokenizer()
         for index, order in enumerate(self.orders):
             where = f"orders[{index}]"
             try:
@@ -121,6 +125,20 @@ class BuildConfig:
             raise UserError(f"Expected orders with different names, found {names}; give each order its own `name`.")
         for size in self.windows:
             as_whole_number("windows", size, least=1)
+
+    def _warn_of_other_tokenizer(self) -> None:
+        """Warn if the chat template is that of a model whose tokenizer is not the tokenizer of the settings."""
+        from jax_diversity.preparation.readers.chat_template import model_folder
+
+        folder = model_folder(self.corpus.chat_template) if self.corpus.format == "chat" else None
+        if folder is None or not (tokenizer := folder / "tokenizer.json").is_file():
+            return
+        path = self.tokenizer.path
+        used = None if path is None else tokenizer_files(path)[0]
+        if used is not None and (used.parent.samefile(folder) or file_hash(used) == file_hash(tokenizer)):
+            return
+        kind = "a new one" if path is None else f"that of {path}"
+        warn(f"The chat template is that of {folder}, but the tokenizer is {kind}; add --tokenizer.path {folder}.")
 
 
 def demo_config() -> BuildConfig:

@@ -27,6 +27,7 @@ from jax_diversity.schema.prepared import DOCUMENTS, PREPARATION, DocumentArtifa
 
 if TYPE_CHECKING:
     from jax_diversity.preparation.passes.chain import Chain
+    from jax_diversity.preparation.readers.records import ReadReport
     from jax_diversity.schema.document_store import StoredCorpus
 
 _WORK = "work"
@@ -40,6 +41,10 @@ _SKIPPED = (
 _FEW = 0.2
 """The share of kept documents below which preparation warns."""
 _SHOWN_PROBLEMS = 3
+_MANY_WITHOUT_ANSWERS = 0.05
+"""The share of chats without answers above which preparation warns."""
+_MANY_BROKEN, _LEAST_BROKEN = 0.01, 10
+"""The share and the number of broken records above which preparation warns."""
 
 
 def prepare(context: Context, partial: Path) -> Counts:
@@ -102,6 +107,8 @@ def prepare(context: Context, partial: Path) -> Counts:
         )
         advice = f"{advice}for every line" if report.num_text_files else ""
         warn(f"The corpus is one document, so that no order can mix documents{advice}.")
+    _warn_of_broken(report)
+    _warn_of_chats_without_answers(further)
     counts = report.plain() | dataclasses.asdict(stored) | further
     if chain is not None:
         counts |= chain.counts()
@@ -169,6 +176,29 @@ def _join(config: CorpusConfig, results: Sequence[dict[str, Any]]) -> tuple[Stor
     return StoredCorpus.joined([StoredCorpus(**result["stored"]) for result in results]), dict(further) | markup.check()
 
 
+def _warn_of_broken(report: ReadReport) -> None:
+    """Warn if many records were skipped because they are broken."""
+    number = report.num_problems
+    num_records = report.num_documents + report.num_empty_documents + number
+    if number >= _LEAST_BROKEN and number > _MANY_BROKEN * num_records:
+        warn(
+            f"{number:,} of {num_records:,} records ({number / num_records:.0%}) were skipped because they are broken, "
+            f"such as {report.problems[0]}; correct the records, or refuse such files with corpus.strict."
+        )
+
+
+def _warn_of_chats_without_answers(counts: Counts) -> None:
+    """Warn if many chats have no answer that counts towards the loss."""
+    from jax_diversity.preparation.readers.chat import WITHOUT_ANSWERS
+
+    number, num_chats = counts.get(WITHOUT_ANSWERS, 0), counts.get("num_chats", 0)
+    if number > _MANY_WITHOUT_ANSWERS * num_chats:
+        warn(
+            f"{number:,} of {num_chats:,} chats ({number / num_chats:.0%}) have no answer that counts towards the "
+            "loss; check the roles and the weights of their turns, or leave these chats out."
+        )
+
+
 def _warn_of_few(num_kept: int, preparation: Counts) -> None:
     """Warn if the steps kept a small share of the documents, and name the rule that removed most of them."""
     num_read = preparation["num_documents_read"]
@@ -223,13 +253,13 @@ def summary(counts: Counts) -> str:
     if not skipped:
         return text
     shown = counts["problems"][:_SHOWN_PROBLEMS]
-    first = f", the first: {'; '.join(shown)}" if skipped > len(shown) else f": {'; '.join(shown)}"
+    first = f", such as {'; '.join(shown)}" if skipped > len(shown) else f": {'; '.join(shown)}"
     return f"{text}; {counted(skipped, 'record')} skipped{first if shown else ''}"
 
 
 def _hidden(counts: Counts) -> Iterator[str]:
     """Yield what the template leaves out of chats, and how the marks of turns were understood."""
-    from jax_diversity.preparation.readers.chat import HIDDEN
+    from jax_diversity.preparation.readers.chat import HIDDEN, WITHOUT_ANSWERS
     from jax_diversity.preparation.readers.turns import REASONING
 
     # A template may show the reasoning of the last answer alone.
@@ -242,6 +272,8 @@ def _hidden(counts: Counts) -> Iterator[str]:
             f"; the chat template quotes the arguments of calls in {counted(number, 'chat')}, because they are text in "
             "the records: write them as objects if your model expects objects"
         )
+    if number := counts.get(WITHOUT_ANSWERS):
+        yield f"; {counted(number, 'chat')} without an answer that counts towards the loss"
     if number := counts.get("num_empty_answers"):
         yield f"; {counted(number, 'empty answer')} not counted towards the loss"
     if number := counts.get("num_excluded_answers"):

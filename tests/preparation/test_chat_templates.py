@@ -192,6 +192,65 @@ def test_the_template_of_a_tokenizers_folder(tmp_path: Path) -> None:
             load_template(str(tmp_path))
 
 
+def test_a_file_takes_the_special_tokens_of_its_folder(tmp_path: Path) -> None:
+    """Without them no answer would have its end token, and a model would not learn to stop."""
+    source = "{{ bos_token }}{% for m in messages %}{{ m.content + eos_token }}{% endfor %}"
+    file, config = tmp_path / "own.jinja", tmp_path / "tokenizer_config.json"
+    file.write_text(source)
+    with pytest.raises(UserError, match=r"for bos_token and eos_token, .*own\.jinja writes, .*; put the template be"):
+        load_template(str(file))
+    for tokens in ({"eos_token": "</s>"}, {"bos_token": "<s>", "eos_token": 5}):
+        config.write_text(json.dumps(tokens))
+        with pytest.raises(UserError, match=r'a text for ..s_token, .*found none; add a line such as "..s_token": \.'):
+            load_template(str(file))
+    turns = [Turn("user", "a"), Turn("assistant", "b")]
+    # A token of null has no text, as in transformers.
+    for begin, text in (({"content": "<s>"}, "<s>a</s>b</s>"), (None, "a</s>b</s>")):
+        config.write_text(json.dumps({"bos_token": begin, "eos_token": "</s>"}))
+        assert load_template(str(file)).render(turns).text == text
+    text, spans, _ = load_template(str(file)).render(turns)
+    assert spans is not None
+    assert text[spans[1].start : spans[1].end] == "b</s>"
+    # A folder whose tokenizer lacks the token is refused too.
+    config.write_text(json.dumps({"chat_template": source, "bos_token": None}))
+    with pytest.raises(UserError, match=r"a text for eos_token, .*found none"):
+        load_template(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("source", "is_refused"),
+    [
+        ("{{ eos_token }}", True),
+        ("{{ eos_token | trim }}", True),
+        ("{{ ('a' ~ eos_token) | default('.') }}", True),
+        ("{{ 'a' ~ eos_token }}", True),
+        ("{% set end = eos_token %}{{ end }}", True),
+        ("{% for m in messages %}{{ (m.content + eos_token) if loop.last else '' }}{% endfor %}", True),
+        ("{% if messages and add_end %}{% generation %}{{ eos_token }}{% endgeneration %}{% endif %}", True),
+        ("{{ messages and eos_token }}", True),
+        ("{% if bos_token is defined %}{{ eos_token }}{% endif %}", True),
+        ("{% if eos_token is defined %}{{ eos_token }}{% endif %}", False),
+        ("{% if eos_token is not defined %}{% set eos_token = '.' %}{% endif %}{{ eos_token }}", False),
+        ("{% if not eos_token %}.{% else %}{{ 'a' + eos_token }}{% endif %}", False),
+        ("{% set end = eos_token if eos_token is defined else '.' %}{{ end }}", False),
+        ("{{ eos_token or '.' }}{{ eos_token and eos_token }}", False),
+        ("{{ eos_token | default('.') }}", False),
+        ("{{ ''.replace(eos_token, '') }}{% if messages[0].content == eos_token %}a{% endif %}", False),
+        ("{% macro ended(eos_token) %}a{{ eos_token }}{% endmacro %}{{ ended('.') }}", False),
+        ("{{ messages[0].eos_token }}{{ other_token }}", False),
+    ],
+)
+def test_special_tokens_without_a_value_are_refused_where_they_are_written(
+    tmp_path: Path, source: str, is_refused: bool
+) -> None:
+    (tmp_path / "own.jinja").write_text(source)
+    if is_refused:
+        with pytest.raises(UserError, match=r"a text for eos_token, .*; put the template beside the tokenizer_config"):
+            load_template(str(tmp_path / "own.jinja"))
+    else:
+        load_template(str(tmp_path / "own.jinja"))
+
+
 def test_turns_are_found_whatever_the_template_does() -> None:
     """Templates with loops before the text, without system turns, with `continue`, with turns as numbers."""
     turns = [Turn("system", "Be brief."), Turn("user", "Why?"), Turn("assistant", "So.")]

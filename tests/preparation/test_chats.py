@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 import jax_diversity as jd
+from jax_diversity.cli.main import main
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
@@ -344,6 +346,29 @@ def test_files_that_are_no_templates(tmp_path: Path, content: str | bytes, what:
         CorpusConfig(paths=("a",), format="chat", chat_template=str(path)).check()
 
 
+def test_a_template_of_a_model_with_another_tokenizer_is_said(tmp_path: Path) -> None:
+    for name in ("model", "copy", "other"):
+        (tmp_path / name).mkdir()
+        (byte_tokenizer() if name != "other" else train_bpe(["a b"] * 9, 300)).save_file(tmp_path / name)
+    (tmp_path / "model" / "tokenizer_config.json").write_text('{"chat_template": "a"}')
+    (tmp_path / "model" / "own.jinja").write_text("a")
+    (tmp_path / "texts.yaml").write_text("assistant: '{content}'")
+    model, other = str(tmp_path / "model"), str(tmp_path / "other")
+    for template, path, found in (
+        *((model, None, "a new one"), (model, other, f"that of {other}"), (f"{model}/own.jinja", None, "a new one")),
+        *((model, model, None), (model, f"{model}/tokenizer.json", None), (model, str(tmp_path / "copy"), None)),
+        *(("chatml", other, None), ("qwen-3", None, None), (str(tmp_path / "texts.yaml"), other, None)),
+    ):
+        corpus = CorpusConfig(paths=("a",), format="chat", chat_template=template)
+        config = BuildConfig(corpus=corpus, tokenizer=TokenizerConfig(path=path))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            config.check()
+            config.check({"corpus"})  # the tokenizer is not used
+        said = f"The chat template is that of {model}, but the tokenizer is {found}; add --tokenizer.path {model}."
+        assert [str(warning.message) for warning in caught] == [said] * (found is not None)
+
+
 def test_settings() -> None:
     with pytest.raises(UserError, match=r"one of chatml, llama-3, .*or the folder of a tokenizer, found 'chat-ml'"):
         CorpusConfig(paths=("a",), format="chat", chat_template="chat-ml").check()
@@ -376,6 +401,23 @@ def test_answers_that_are_outside_the_loss(tmp_path: Path) -> None:
     assert counts == {"num_chats": 1, "num_chats_without_turns": 0, "num_excluded_answers": 1}
     said = [document.text[start:stop] for start, stop in document.metadata["turn_spans"]]
     assert said == ["x", "a", "b"]
+
+
+def test_chats_without_answers_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = {"role": "assistant", "content": "So."}
+    without = [[ASK], [ASK, said | {"weight": 0}], [ASK, said | {"content": " "}]]
+    records = [{"messages": turns, "id": str(number)} for number, turns in enumerate([*without, *[[ASK, said]] * 58])]
+    _, counts = prepared(tmp_path, [], *records)
+    assert counts["num_chats_without_answers"] == 3
+    chats, out = tmp_path / "chats.jsonl", str(tmp_path / "out")
+    for chosen, is_warned in ((records, False), (records[:59], True)):
+        chats.write_text("".join(f"{json.dumps(record)}\n" for record in chosen))
+        arguments = ["prepare", "--corpus.paths", str(chats), "--corpus.format", "chat", "--out", out]
+        assert main(arguments) == 0
+        output = capsys.readouterr()
+        assert "; 3 chats without an answer that " in " ".join(output.out.split())
+        warning = f"warning: 3 of {len(chosen)} chats (5%) have no answer that counts towards the loss"
+        assert (warning in output.err) == is_warned
 
 
 def test_an_edited_chat_keeps_its_answers(tmp_path: Path) -> None:

@@ -120,6 +120,30 @@ def test_a_corpus_of_which_little_is_left_is_said(tmp_path: Path, capsys: pytest
     assert "kept 1 of 6 documents; the rule words of the step words removed 5." in capsys.readouterr().err
 
 
+def test_many_broken_records_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Equal problems are listed once."""
+    texts = tmp_path / "a.jsonl"
+    good = "".join(f'{{"text": "text {number}"}}\n' for number in range(50))
+    broken = ['{"text": "' + "a" * number for number in range(29)]
+    for lines, is_warned in (([*broken, '{"other": 5}'], True), (broken[:9], False)):
+        texts.write_text(good + "".join(f"{line}\n" for line in lines))
+        assert main(["prepare", "--corpus.paths", str(texts), "--out", str(tmp_path / "out")]) == 0
+        output = capsys.readouterr()
+        line = " ".join(output.out.split())
+        assert f"{len(lines)} records skipped, such as " in line
+        assert line.count("a.jsonl:") == len({line[:9] for line in lines})
+        warning = "warning: 30 of 80 records (38%) were skipped because they are broken, such as a.jsonl:51: "
+        assert (warning in output.err) == is_warned
+
+
+def test_problems_of_groups_are_joined() -> None:
+    reports = [ReadReport(problems=problems) for problems in (["a:1: no 5", "a:2: other"], ["b:1: no 7", "b:2: new"])]
+    joined = ReadReport()
+    for report in reports:
+        joined.add(report.plain())
+    assert joined.problems == ["a:1: no 5", "a:2: other", "b:2: new"]
+
+
 def found(path: Path | str, **settings: object) -> list[Document]:
     return list(read_documents(CorpusConfig(paths=(str(path),), **settings), ReadReport()))  # type: ignore[arg-type]
 

@@ -64,7 +64,8 @@ _EXTRAS = {"tools": "tools", "functions": "tools", "documents": "documents"}
 HIDDEN = "num_chats_hiding_"
 """Counts of chats by what the template does not show of them, such as `num_chats_hiding_tools`."""
 
-
+WITHOUT_ANSWERS = "num_chats_without_answers"
+"""The count of chats without a token that counts towards the loss; those without certain turns are counted apart."""
 _MEDIA = ("image", "audio", "video", "file")
 _PLACEHOLDER = re.compile(f"<(?:{'|'.join(_MEDIA)}|part)>")
 MEDIA_PARTS = "media_parts"
@@ -114,8 +115,8 @@ def _make_document(
 def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]) -> Iterator[Document]:
     """Add the places of turns and answers to the metadata of chats. Other documents stay unchanged.
 
-    The number of chats, the number of edited chats whose turns were not found again, and the number of placeholders for
-    parts other than text are written into `counts`.
+    The number of chats, the number of edited chats whose turns were not found again, the number of other chats without
+    an answer that counts, and the number of placeholders for parts other than text are written into `counts`.
     """
     template = load_template(config.chat_template)
     counts |= {"num_chats": 0, "num_chats_without_turns": 0}
@@ -137,6 +138,8 @@ def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts:
             said = [(turn[1], turn[2]) for turn in turns] if is_edited else read["contents"]
             in_loss = [place for number in read["in_loss"] for place in TurnSpan.counted(turns[number])]
             starts = [turn[0] for turn in turns]
+            if not in_loss:
+                counts[WITHOUT_ANSWERS] = counts.get(WITHOUT_ANSWERS, 0) + 1
         metadata = {name: value for name, value in document.metadata.items() if name != _READ}
         yield dataclasses.replace(
             document, metadata=metadata | {TURN_SPANS: said, LOSS_SPANS: in_loss, TURN_STARTS: starts}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.preparation.readers.jinja_template import JINJA, JinjaTemplate, jinja_template
+from jax_diversity.preparation.readers.jinja_template import JINJA, JinjaTemplate, jinja_template, template_folder
 from jax_diversity.preparation.readers.turns import Rendered, Turn, TurnSpan
 from jax_diversity.schema.documents import ANSWERS, ROLES
 
@@ -160,6 +160,11 @@ def load_template(name: str) -> ChatTemplate | JinjaTemplate:
         return ChatTemplate({role: _pattern(text) for role, text in BUILT_IN[name].items()})
     template = jinja_template(name)
     return ChatTemplate(dict(_patterns_of_file(Path(name)))) if template is None else template
+
+
+def model_folder(name: str) -> Path | None:
+    """Return the folder of the model that a template belongs to; None for built-in templates and patterns."""
+    return None if name in BUILT_IN else template_folder(name)
 
 
 def _patterns_of_file(path: Path) -> Iterator[tuple[str, _Pattern]]:

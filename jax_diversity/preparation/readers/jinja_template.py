@@ -42,6 +42,8 @@ _LARGEST = 2**20
 _NAMES = ("jd_turn", "jd_step", "jd_join")
 _DATE = datetime.datetime(2024, 7, 26, tzinfo=datetime.UTC)
 """The date that templates print: the text of a chat must not depend on the day of the build."""
+_JINJA_FILES = (".jinja", ".jinja2")
+_CONFIG = "tokenizer_config.json"
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -49,24 +51,40 @@ def jinja_template(name: str) -> JinjaTemplate | None:
     """Load a built-in template, a `.jinja` file, or the template of a tokenizer's folder; None for other names.
 
     Raises:
-        UserError: the file cannot be read, or its template is not valid.
+        UserError: the file cannot be read, its template is not valid, or it writes a special token without a value.
     """
+    if name in JINJA:
+        return JinjaTemplate((_FOLDER / f"{name}.jinja").read_text("utf-8"), {}, name)
+    if (folder := template_folder(name)) is None:
+        return None
     path = Path(name)
-    special: dict[str, str] = {}
     try:
-        if name in JINJA:
-            path = _FOLDER / f"{name}.jinja"
-            source = path.read_text("utf-8")
-        elif path.is_dir() or path.name == "tokenizer_config.json":
-            folder = path if path.is_dir() else path.parent
-            source, special = _of_tokenizer(folder)
-        elif path.suffix in (".jinja", ".jinja2"):
-            source = _read(path)
-        else:
-            return None
+        config = _config(folder)
+        source = _read(path) if path.suffix in _JINJA_FILES and not path.is_dir() else _template_of(folder, config)
     except (OSError, ValueError) as error:
         raise UserError(f"Expected a chat template at {name}, found: {in_one_line(error)}.") from None
-    return JinjaTemplate(source, special, name)
+    tokens = _special_tokens(config)
+    template = JinjaTemplate(source, {token: text for token, text in tokens.items() if text is not None}, name)
+    if absent := sorted(_written_tokens(source) - tokens.keys()):
+        place = folder / _CONFIG
+        advice = (
+            f"add a line such as {json.dumps(absent[0])}: ... to {place}, with null if the model has no such token"
+            if place.exists()
+            else f"put the template beside the {_CONFIG} of its model, or name the model's folder"
+        )
+        raise UserError(
+            f"Expected a text for {' and '.join(absent)}, which the chat template {name} writes, in {place}, found "
+            f"none; {advice}."
+        )
+    return template
+
+
+def template_folder(name: str) -> Path | None:
+    """Return the folder whose tokenizer has a template; None if it is neither a folder nor a file in Jinja."""
+    path = Path(name)
+    if name in JINJA or not (path.is_dir() or path.name == _CONFIG or path.suffix in _JINJA_FILES):
+        return None
+    return path if path.is_dir() else path.parent
 
 
 def _read(path: Path) -> str:
@@ -77,33 +95,85 @@ def _read(path: Path) -> str:
     return content.decode("utf-8-sig")
 
 
-def _of_tokenizer(folder: Path) -> tuple[str, dict[str, str]]:
-    """Return the template of a tokenizer's folder, and its special tokens by name."""
-    file = folder / "tokenizer_config.json"
-    config = json.loads(_read_config(file)) if file.exists() else {}
+def _config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of the tokenizer in a folder; empty without one."""
+    file = folder / _CONFIG
+    if not file.exists():
+        return {}
+    content = file.read_bytes()
+    if len(content) > 64 * _MOST_BYTES:  # it may list every added token
+        raise ValueError(f"{file.name} has more than {64 * _MOST_BYTES} bytes")
+    config = json.loads(content.decode("utf-8-sig"))
     if not isinstance(config, dict):
         raise ValueError(f"{file.name} is not an object")
-    tokens = {name: config.get(name) for name in _SPECIAL}
+    return config
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the special tokens that a configuration names; None for a token that it sets to null."""
+    tokens = {name: config[name] for name in _SPECIAL if name in config}
     texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
-    special = {name: text for name, text in texts.items() if isinstance(text, str)}
+    return {name: text for name, text in texts.items() if text is None or isinstance(text, str)}
+
+
+def _template_of(folder: Path, config: Mapping[str, Any]) -> str:
+    """Return the template of a tokenizer's folder."""
     if (own := folder / "chat_template.jinja").exists():
-        return _read(own), special
+        return _read(own)
     template = config.get("chat_template")
     if isinstance(template, list):  # several templates with names
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     if not isinstance(template, str):
         raise ValueError(
-            f"no chat_template in {file.name} and no {own.name}; name a built-in template or a file in its place"
+            f"no chat_template in {_CONFIG} and no {own.name}; name a built-in template or a file in its place"
         )
-    return template, special
+    return template
 
 
-def _read_config(path: Path) -> str:
-    content = path.read_bytes()
-    if len(content) > 64 * _MOST_BYTES:  # it may list every added token
-        raise ValueError(f"{path.name} has more than {64 * _MOST_BYTES} bytes")
-    return content.decode("utf-8-sig")
+def _written_tokens(source: str) -> frozenset[str]:
+    """Return the special tokens that a template writes, or joins to a text, without asking whether they have a value.
+
+    Jinja writes nothing for a name without a value, or refuses the chat.
+    """
+    from jinja2 import nodes
+
+    tree = _environment().parse(source)
+    written = set[str]()
+
+    def of_value(node: Any, asked: frozenset[str]) -> None:
+        match node:
+            case nodes.Name():
+                written.update({node.name} - asked)
+            case nodes.Add() | nodes.Concat():
+                for part in node.iter_child_nodes():
+                    of_value(part, asked)
+            case nodes.Or() | nodes.And():
+                of_value(node.right, asked | tested(node.left))
+            case nodes.CondExpr():
+                for part in filter(None, (node.expr1, node.expr2)):
+                    of_value(part, asked | tested(node.test))
+            case nodes.Filter() if node.name not in ("default", "d") or not isinstance(node.node, nodes.Name):
+                of_value(node.node, asked)
+
+    def visit(node: Any, asked: frozenset[str]) -> None:
+        match node:
+            case nodes.Output():
+                for part in node.nodes:
+                    of_value(part, asked)
+            case nodes.Assign():
+                of_value(node.node, asked)
+            case nodes.If():
+                asked |= tested(node.test)
+        for child in node.iter_child_nodes():
+            visit(child, asked)
+
+    def tested(node: Any) -> frozenset[str]:
+        return frozenset(name.name for name in _names(node))
+
+    visit(tree, frozenset())
+    set_here = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
+    return frozenset(written & {*_SPECIAL} - set_here)
 
 
 @dataclass(frozen=True)

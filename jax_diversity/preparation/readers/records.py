@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import datetime
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -108,7 +109,10 @@ class ReadReport:
     num_replaced: int = 0  # characters U+FFFD in the texts: they could not be decoded, here or by an earlier program
     replaced_by_file: dict[str, int] = field(default_factory=dict)  # the files with the most of them
     replaced_by_source: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)  # the first ones, as `file:line: what`
+    problems: list[str] = field(default_factory=list)  # as `file:line: what`, the first of equal ones but for numbers
+
+    def __post_init__(self) -> None:
+        self._sentences = set[str]()  # those of the problems, as records gave them
 
     @property
     def num_problems(self) -> int:
@@ -137,16 +141,27 @@ class ReadReport:
             own = getattr(self, name)
             if isinstance(value, dict):
                 own.update(Counter(own) + Counter(value))
+            elif isinstance(value, list):
+                listed = dict[str, str]()
+                for problem in [*own, *value]:
+                    listed.setdefault(_without_numbers(problem.partition(": ")[2]), problem)
+                setattr(self, name, [*listed.values()][:MAX_PROBLEMS])
             else:
-                setattr(self, name, (own + value)[:MAX_PROBLEMS] if isinstance(value, list) else own + value)
+                setattr(self, name, own + value)
 
     def skip(self, place: Place, problem: Problem) -> None:
         """Count a skipped record. Its sentence may quote the record, so personal data in the sentence are masked."""
         setattr(self, problem.kind, getattr(self, problem.kind) + 1)
-        if len(self.problems) < MAX_PROBLEMS:
+        sentence = _without_numbers(problem.what)
+        if len(self.problems) < MAX_PROBLEMS and sentence not in self._sentences:
             from jax_diversity.preparation.steps.personal_data import masked
 
+            self._sentences.add(sentence)
             self.problems.append(shortened(f"{place.name}: {masked(problem.what)}"))
+
+
+def _without_numbers(sentence: str) -> str:
+    return re.sub(r"\d+", "", sentence)
 
 
 def converted(make: Callable[..., Result], *arguments: Any) -> Result | Problem:

@@ -351,9 +351,11 @@ def _one_column_each(datasets: Sequence[Dataset]) -> csr_array:
 def _check_lengths(datasets: Sequence[Dataset]) -> None:
     lengths = sorted({dataset.sequence_length for dataset in datasets})
     if len(lengths) > 1:
+        first = datasets[0].sequence_length
         raise UserError(
             "Expected datasets with a weight above zero to have sequences of one length, found lengths "
-            f"{lengths}; give datasets of another length weight 0, and extend the schedule with them afterwards."
+            f"{lengths}; give datasets of another length weight 0, and extend the schedule with them afterwards, or "
+            f"build them again with --packing.sequence-length {first}."
         )
 
 

@@ -263,6 +263,7 @@ def test_what_is_refused_is_a_batch_of_two_lengths_and_nothing_else(data: st.Dat
 def test_what_comes_together_has_one_length(tiny: list[TinyDataset], tmp_path: Path) -> None:
     web, code, books = (each.root for each in tiny)
     said = r"sequences of one length, found lengths \[16, 32\]; give datasets of another length weight 0"
+    said += r", and .*, or build them again with --packing\.sequence-length (16|32)\."
     for weights in (None, [1, 1], jd.Targets((0, 5), {"dataset": np.array([[1.0, 0.0], [0.0, 1.0]])})):
         with pytest.raises(UserError, match=said):
             jd.create_schedule(tmp_path / "run", [web, books], weights=weights)
