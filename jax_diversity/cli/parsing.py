@@ -346,12 +346,12 @@ def _short_names(options: Collection[str]) -> dict[str, str]:
 
 def with_full_names(arguments: Sequence[str], options: Collection[str]) -> list[str]:
     """Replace the short names of options by their full names, and `_` in names by `-`."""
-    short, found = _short_names(options), []
+    short, words = _short_names(options), []
     for word in arguments:
         name, equals, value = word.partition("=")
         name = name.replace("_", "-") if name.startswith("--") else name
-        found.append(f"{short.get(name, name)}{equals}{value}")
-    return found
+        words.append(f"{short.get(name, name)}{equals}{value}")
+    return words
 
 
 def as_typed(sentence: str, names: Collection[str]) -> str:

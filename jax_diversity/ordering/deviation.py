@@ -122,6 +122,7 @@ class Deviation(NamedTuple):
 
 _TOTAL_UNIT = 1 << 20
 _SUMMED_ROWS, _MOST_UNROLLED = 64, 512
+# So few steps take less time than the compilation of another program.
 _FEW_ROWS = 1024
 # Rows are read with at least so many places: corpora whose sequences have few groups share compiled programs.
 _SHORTEST = 16
@@ -217,8 +218,7 @@ def row_sizes(lengths: Integer[np.ndarray, " sequence"]) -> RowSizes:
     check_index_range(len(lengths), int(lengths.sum()))
     longest = max(rounded_width(int(lengths.max(initial=1))), _SHORTEST)
     if len(lengths) <= _FEW_ROWS and longest <= _MOST_UNROLLED:
-        # So few steps take less time than the compilation for another width. Zeros up to a multiple of `_SUMMED_ROWS`
-        # change no sum, because `fixed_sum` adds them in any case.
+        # Zeros up to a multiple of `_SUMMED_ROWS` change no sum: `fixed_sum` adds them in any case.
         longest = -(-longest // _SUMMED_ROWS) * _SUMMED_ROWS
     return RowSizes(
         rows=rounded_size(len(lengths)),

@@ -971,7 +971,7 @@ def _with_deferred_sums(
     num_steps: Int32[Array, ""],
     counts: Float32[Array, "sum column"],
 ) -> Float32[Array, "sum column"]:
-    """Add the deferred counts of the last steps' sequences to all sums; subtract those that left a window."""
+    """Add the deferred counts of the last steps' sequences to all sums; subtract the counts that left a window."""
     assert rows.deferred is not None
     deferred, before = rows.deferred, stream.deferred_steps
 

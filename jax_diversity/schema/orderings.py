@@ -57,7 +57,7 @@ class Order(ABC):
         """Hash of the sequences at all positions."""
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The sequences at some positions."""
+        """The sequences at some positions, each from 0 to the length - 1; a run begins again after its end."""
         return self.indices[positions]
 
 
@@ -68,13 +68,13 @@ class Positions(Order):
         UserError: `indices` is not one axis of integers, or has an integer outside 0 .. num_sequences - 1.
     """
 
+    _name = "positions"  # in error messages
+
     def __init__(self, indices: Any, num_sequences: int, info: Mapping[str, Any] | None = None) -> None:
         # We copy the user's array. It stays writable, and later changes of it do not change this value.
         self._indices = np.array(as_integers(self._name, indices, below=num_sequences))
         self._indices.setflags(write=False)
         self._num_sequences, self.info = num_sequences, MappingProxyType(dict(info or {}))
-
-    _name = "positions"
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -220,7 +220,7 @@ class Sample(Displayed):
             ids = tuple(arrays["ids"].tolist()) if "ids" in arrays else None
             keys = ("kind", "num_all", "random_tv", "names", "info")
             numbers, tokens = arrays.get("numbers"), arrays.get("all_tokens")
-            known = {key: description[key] for key in keys}
+            described = {key: description[key] for key in keys}
             sample = cls(
                 arrays["positions"],
                 characteristics=chars,
@@ -228,7 +228,7 @@ class Sample(Displayed):
                 ids=ids,
                 numbers=numbers,
                 all_tokens=tokens,
-                **known,
+                **described,
             )
             sample._check()
         except FileNotFoundError:

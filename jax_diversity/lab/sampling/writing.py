@@ -17,10 +17,11 @@ from jax_diversity.streaming.dataset import Dataset, open_dataset
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Positions = Int64[np.ndarray, " chosen"]
+Chosen = Int64[np.ndarray, " chosen"]
+"""The numbers of documents or sequences in their source."""
 
 
-def write_parquet(kind: str, positions: Positions, path: Path, source: Source) -> None:
+def write_parquet(kind: str, positions: Chosen, path: Path, source: Source) -> None:
     """Write the documents or sequences at some positions of their source; see `Sample.write`."""
     import pyarrow.parquet as pq
 
@@ -38,7 +39,7 @@ def write_parquet(kind: str, positions: Positions, path: Path, source: Source) -
         pq.write_table(table, temporary)
 
 
-def _rows(kind: str, positions: Positions, source: str | Path | Dataset) -> pa.Table:
+def _rows(kind: str, positions: Chosen, source: str | Path | Dataset) -> pa.Table:
     import pyarrow.parquet as pq
 
     if is_parquet(source):
@@ -50,7 +51,7 @@ def _rows(kind: str, positions: Positions, source: str | Path | Dataset) -> pa.T
     return texts.take(np.argsort(np.argsort(positions)))
 
 
-def _sequences(positions: Positions, dataset: Dataset) -> pa.Table:
+def _sequences(positions: Chosen, dataset: Dataset) -> pa.Table:
     """Return a table of the sequences: number, tokens, and text if there is a tokenizer."""
     import pyarrow as pa
 

@@ -339,7 +339,7 @@ def compare(
             aligned_tvs = {key: windows.tv for key, windows in measurer.aligned_windows(blocks).items()}
         shuffled = {key: float(tv.mean()) if len(tv) else math.nan for key, tv in aligned_tvs.items()}
     rows = [row for name in orders for row in _rows(name, summaries[name], offsets, shuffled)]
-    # Given targets are the measure of all orders, also of those that followed others.
+    # All orders are measured against the given targets, also orders that followed other targets.
     infos = {name: getattr(order, "info", {}) for name, order in orders.items() if targets is None}
     targeted = {name: named for name, info in infos.items() if (named := targeted_families(info, counts.families))}
     return Comparison(tuple(rows), batch_size=counts.batch_size, shuffle=shuffle, targeted=targeted)

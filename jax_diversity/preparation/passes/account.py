@@ -81,8 +81,8 @@ class Account:
     def merge(self, other: Account) -> None:
         """Add the account of another part of the corpus."""
         for place, figures in other._figures.items():
-            known = self._figures.get(place, [0] * len(_FIGURES))
-            self._figures[place] = [old + new for old, new in zip(known, figures, strict=True)]
+            before = self._figures.get(place, [0] * len(_FIGURES))
+            self._figures[place] = [old + new for old, new in zip(before, figures, strict=True)]
         for place, removed in other._removed.items():
             self._removed.setdefault(place, Counter()).update(removed)
         for place, unjudged in other._unjudged.items():
@@ -90,10 +90,10 @@ class Account:
         self.found += other.found
         self.num_edited += other.num_edited
         for rule, examples in other._examples.items():
-            known = self._examples.setdefault(rule, [])
-            known += examples
-            known.sort(key=lambda pair: (pair[0], pair[1]["id"]))
-            del known[_EXAMPLES:]
+            merged = self._examples.setdefault(rule, [])
+            merged += examples
+            merged.sort(key=lambda pair: (pair[0], pair[1]["id"]))
+            del merged[_EXAMPLES:]
 
     def plain(self) -> list[Any]:
         """Return the account as JSON values."""

@@ -133,16 +133,20 @@ def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts:
         for name, number in read["notes"].items():
             counts[name] = counts.get(name, 0) + number
         counts["num_chats_without_turns"] += turns is None
-        said, in_loss, starts = [(0, len(document.text))], [], []  # for an edited chat whose turns are not certain
+        content_places, in_loss, starts = (
+            [(0, len(document.text))],
+            [],
+            [],
+        )  # for an edited chat whose turns are not certain
         if turns is not None:
-            said = [(turn[1], turn[2]) for turn in turns] if is_edited else read["contents"]
+            content_places = [(turn[1], turn[2]) for turn in turns] if is_edited else read["contents"]
             in_loss = [place for number in read["in_loss"] for place in TurnSpan.counted(turns[number])]
             starts = [turn[0] for turn in turns]
             if not in_loss:
                 counts[WITHOUT_ANSWERS] = counts.get(WITHOUT_ANSWERS, 0) + 1
         metadata = {name: value for name, value in document.metadata.items() if name != _READ}
         yield dataclasses.replace(
-            document, metadata=metadata | {TURN_SPANS: said, LOSS_SPANS: in_loss, TURN_STARTS: starts}
+            document, metadata=metadata | {TURN_SPANS: content_places, LOSS_SPANS: in_loss, TURN_STARTS: starts}
         )
 
 
@@ -328,7 +332,7 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
         if field is not None:
             reasoning = entry[field]
             notes[field] += 1
-    # As in transformers, null is no content. A turn without the field may have its text in another one.
+    # As in transformers, null means an empty content. A turn without the field may have its text in another one.
     may_be_null = calls or reasoning or (role == ANSWERS and ("content" in entry or "value" in entry))
     is_null = content is None and bool(may_be_null)
     content_of_turn = _Content() if is_null else _Content.of(content, name)

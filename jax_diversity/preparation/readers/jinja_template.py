@@ -118,15 +118,15 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str | None]:
 
 def _template_of(folder: Path, config: Mapping[str, Any]) -> str:
     """Return the template of a tokenizer's folder."""
-    if (own := folder / "chat_template.jinja").exists():
-        return _read(own)
+    if (file := folder / "chat_template.jinja").exists():
+        return _read(file)
     template = config.get("chat_template")
     if isinstance(template, list):  # several templates with names
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     if not isinstance(template, str):
         raise ValueError(
-            f"no chat_template in {_CONFIG} and no {own.name}; name a built-in template or a file in its place"
+            f"no chat_template in {_CONFIG} and no {file.name}; name a built-in template or a file in its place"
         )
     return template
 

@@ -138,16 +138,16 @@ class ReadReport:
     def add(self, other: Mapping[str, Any]) -> None:
         """Add the counts of what was read afterwards, as `plain` returns them."""
         for name, value in other.items():
-            own = getattr(self, name)
+            total = getattr(self, name)
             if isinstance(value, dict):
-                own.update(Counter(own) + Counter(value))
+                total.update(Counter(total) + Counter(value))
             elif isinstance(value, list):
                 listed = dict[str, str]()
-                for problem in [*own, *value]:
+                for problem in [*total, *value]:
                     listed.setdefault(_without_numbers(problem.partition(": ")[2]), problem)
                 setattr(self, name, [*listed.values()][:MAX_PROBLEMS])
             else:
-                setattr(self, name, own + value)
+                setattr(self, name, total + value)
 
     def skip(self, place: Place, problem: Problem) -> None:
         """Count a skipped record. Its sentence may quote the record, so personal data in the sentence are masked."""

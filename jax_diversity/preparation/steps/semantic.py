@@ -77,9 +77,9 @@ class Semantic(Groups):
         return ((codes.astype(np.uint32) << np.uint32(_COUNT_BITS)) | numbers.astype(np.uint32)).tobytes()
 
     def _vector(self, candidate: Candidate) -> bytes:
-        found = candidate.document.metadata.get(self.vectors)
+        value = candidate.document.metadata.get(self.vectors)
         try:
-            vector = np.asarray(found, np.float32)
+            vector = np.asarray(value, np.float32)
         except (TypeError, ValueError):
             vector = np.zeros(0, np.float32)
         if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():

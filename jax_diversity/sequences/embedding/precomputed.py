@@ -84,8 +84,8 @@ def precomputed(
 def input_files(path: str, **_: Any) -> list[Path]:
     """Return the files of a path or glob, sorted by name; other options are checked later, when files are opened."""
     pattern = os.path.expanduser(path)
-    found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
-    paths = [Path(name) for name in found if os.path.isfile(name)]
+    matches = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
+    paths = [Path(name) for name in matches if os.path.isfile(name)]
     if not paths:
         raise UserError(
             f"Expected the embedding's path to name a .npy file, Parquet files or a glob of Parquet files, found "

@@ -321,7 +321,7 @@ class TurnView:
 
 
 def chat_turns(dataset: Dataset, document: str) -> list[TurnView]:
-    """Return the turns of a chat as they are tokenised; empty if the document is no chat or there is no tokenizer.
+    """Return the turns of a chat as they are tokenised; empty if the document is not a chat or there is no tokenizer.
 
     Raises:
         UserError: the tokens are damaged, or the tokenizer's library is missing.
