@@ -377,12 +377,12 @@ def _in_thread(function: Any) -> None:
 def _extend_and_die(path: str, where: str) -> None:
     import os
 
-    from jax_diversity.streaming.run import making, stored
+    from jax_diversity.streaming.run import content, making
 
     def die(*_: Any, **__: Any) -> None:
         os._exit(9)
 
-    target = {"part": (making, "write_array"), "file": (stored, "write_json")}[where]
+    target = {"part": (making, "write_array"), "file": (content, "write_json")}[where]
     setattr(*target, die)
     jd.extend_schedule(jd.open_schedule(path), num_epochs=1)
 
