@@ -228,6 +228,8 @@ def _warn_of_empty_scopes(preparation: Counts) -> None:
 
 def summary(counts: Counts) -> str:
     """Return a sentence about the documents that were read."""
+    from jax_diversity.preparation.readers.records import kind_of_problem
+
     size = f"{counts['text_bytes'] / 1e6:,.1f} MB of" if counts["text_bytes"] else "without"
     text = f"{counted(counts['num_documents'], 'document')}, {size} text"
     if "preparation" in counts:
@@ -252,7 +254,10 @@ def summary(counts: Counts) -> str:
     skipped = sum(counts[name] for name in _SKIPPED)
     if not skipped:
         return text
-    shown = counts["problems"][:_SHOWN_PROBLEMS]
+    first_of_kind = dict[str, str]()
+    for problem in counts["problems"]:
+        first_of_kind.setdefault(kind_of_problem(problem), problem)
+    shown = [*first_of_kind.values()][:_SHOWN_PROBLEMS]
     first = f", such as {'; '.join(shown)}" if skipped > len(shown) else f": {'; '.join(shown)}"
     return f"{text}; {counted(skipped, 'record')} skipped{first if shown else ''}"
 

@@ -13,7 +13,7 @@ from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.preparation.markup import markup_of
 from jax_diversity.preparation.readers.reading import read_documents
-from jax_diversity.preparation.readers.records import ReadReport
+from jax_diversity.preparation.readers.records import MAX_PROBLEMS, ReadReport
 from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.schema import Document
 
@@ -121,7 +121,7 @@ def test_a_corpus_of_which_little_is_left_is_said(tmp_path: Path, capsys: pytest
 
 
 def test_many_broken_records_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Equal problems are listed once."""
+    """The summary shows problems of one kind once."""
     texts = tmp_path / "a.jsonl"
     good = "".join(f'{{"text": "text {number}"}}\n' for number in range(50))
     broken = ['{"text": "' + "a" * number for number in range(29)]
@@ -137,11 +137,12 @@ def test_many_broken_records_are_said(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_problems_of_groups_are_joined() -> None:
-    reports = [ReadReport(problems=problems) for problems in (["a:1: no 5", "a:2: other"], ["b:1: no 7", "b:2: new"])]
+    """A full list has room for the first problem of each further kind."""
     joined = ReadReport()
-    for report in reports:
-        joined.add(report.plain())
-    assert joined.problems == ["a:1: no 5", "a:2: other", "b:2: new"]
+    numbered = [f"a:{line}: no {line}" for line in range(MAX_PROBLEMS - 1)]
+    for problems in (numbered, ["b:1: no 8", "b:2: no 7", "b:3: new"]):
+        joined.add(ReadReport(problems=problems).plain())
+    assert joined.problems == [*numbered, "b:3: new"]
 
 
 def found(path: Path | str, **settings: object) -> list[Document]:

@@ -109,10 +109,10 @@ class ReadReport:
     num_replaced: int = 0  # characters U+FFFD in the texts: they could not be decoded, here or by an earlier program
     replaced_by_file: dict[str, int] = field(default_factory=dict)  # the files with the most of them
     replaced_by_source: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)  # as `file:line: what`, the first of equal ones but for numbers
+    problems: list[str] = field(default_factory=list)  # `file:line: what`, the first ones and the first of each kind
 
     def __post_init__(self) -> None:
-        self._sentences = set[str]()  # those of the problems, as records gave them
+        self._kinds = set[str]()  # those of the problems, as records gave them
 
     @property
     def num_problems(self) -> int:
@@ -142,22 +142,35 @@ class ReadReport:
             if isinstance(value, dict):
                 total.update(Counter(total) + Counter(value))
             elif isinstance(value, list):
-                listed = dict[str, str]()
-                for problem in [*total, *value]:
-                    listed.setdefault(_without_numbers(problem.partition(": ")[2]), problem)
-                setattr(self, name, [*listed.values()][:MAX_PROBLEMS])
+                for problem in value:
+                    self._list(problem)
             else:
                 setattr(self, name, total + value)
 
     def skip(self, place: Place, problem: Problem) -> None:
         """Count a skipped record. Its sentence may quote the record, so personal data in the sentence are masked."""
         setattr(self, problem.kind, getattr(self, problem.kind) + 1)
-        sentence = _without_numbers(problem.what)
-        if len(self.problems) < MAX_PROBLEMS and sentence not in self._sentences:
+        kind = _without_numbers(problem.what)
+        if len(self.problems) < MAX_PROBLEMS or (kind not in self._kinds and len(self._kinds) < MAX_PROBLEMS):
             from jax_diversity.preparation.steps.personal_data import masked
 
-            self._sentences.add(sentence)
-            self.problems.append(shortened(f"{place.name}: {masked(problem.what)}"))
+            self._kinds.add(kind)
+            self._list(shortened(f"{place.name}: {masked(problem.what)}"))
+
+    def _list(self, problem: str) -> None:
+        """List a problem. If the list is full, the last one of a repeated kind makes room for a new kind."""
+        kinds = [*map(kind_of_problem, self.problems)]
+        if len(kinds) >= MAX_PROBLEMS:
+            repeated = [index for index, kind in enumerate(kinds) if kind in kinds[:index]]
+            if kind_of_problem(problem) in kinds or not repeated:
+                return
+            del self.problems[repeated[-1]]
+        self.problems.append(problem)
+
+
+def kind_of_problem(problem: str) -> str:
+    """Return what problems of one kind share: the sentence of `file:line: what`, without numbers."""
+    return _without_numbers(problem.partition(": ")[2])
 
 
 def _without_numbers(sentence: str) -> str:
