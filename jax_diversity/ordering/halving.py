@@ -290,7 +290,7 @@ def _halve_level(
         np.repeat(np.arange(num_blocks, dtype=np.int32), lanes),
         np.pad(start, ((0, num_sums - num_blocks), (0, 0))),
         np.int32(num_sweeps),
-        small_steps=True,
+        num_steps=len(table.tokens),  # more than there are steps: parts of a long stream share a program
     )
     left_first = np.asarray(signs).T.reshape(num_blocks, lanes * steps)[:, :num_pairs] > 0
     first, second = np.moveaxis(blocks.reshape(num_blocks, num_pairs, 2), 2, 0)

@@ -450,7 +450,8 @@ class PoolSelector:
     def run(self, num_steps: int) -> None:
         """Place `num_steps` sequences."""
         arguments = (self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
-        self.state = call(run, *replicated(self._mesh, arguments), small_steps=True, mesh=self._mesh)
+        size = self._plan.num_positions
+        self.state = call(run, *replicated(self._mesh, arguments), num_steps=size, mesh=self._mesh)
         # JAX returns before the work is done. Without waiting, progress would include steps that are only queued.
         jax.block_until_ready(self.state.num_placed)
 
@@ -489,7 +490,7 @@ def run_together(
     rule, rows, stream, state = stack(selectors)
     for first in range(0, max(num_steps), STEPS_PER_CALL):
         steps = min(STEPS_PER_CALL, max(num_steps) - first)
-        state = call(run_many, rule, rows, stream, state, np.int32(steps), small_steps=True)
+        state = call(run_many, rule, rows, stream, state, np.int32(steps), num_steps=max(num_steps))
         jax.block_until_ready(state.num_placed)
         advance(int(np.clip(np.subtract(num_steps, first), 0, steps).sum()))
     placed = zip(*map(np.asarray, (state.order, state.num_placed, state.last)), strict=True)

@@ -1,4 +1,4 @@
-"""Compiled programs: options for one thread, and JAX's own cache, which stores the programs of orders by default."""
+"""Compiled programs: options for loops of small steps, and JAX's own cache, which stores the programs of orders."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import jax
 import numpy as np
 import pytest
 
+import jax_diversity as jd
 from jax_diversity.foundation import compilation
 from jax_diversity.foundation.compilation import call, keep_compiled_programs
+from tests.support.many_devices import alike_characteristics
 from tests.support.programs import ROOT
 
 ORDERED = """
@@ -123,14 +125,17 @@ def test_calls_in_a_process_with_a_cache_change_nothing(tmp_path: Path) -> None:
 
 
 def test_this_version_of_xla_has_an_option_for_one_thread() -> None:
-    assert compilation._options_for_one_thread() in compilation._SMALL_STEPS
+    assert compilation._known(compilation._FOR_ONE_THREAD)
 
 
 def test_options_that_xla_does_not_know_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "_SMALL_STEPS", ({"xla_of_another_year": True},))
-    compilation._options_for_one_thread.cache_clear()
-    try:
-        total = call(jax.jit(lambda numbers: numbers.sum()), jax.numpy.arange(5), small_steps=True)
-    finally:
-        compilation._options_for_one_thread.cache_clear()
-    assert total == 10
+    monkeypatch.setattr(compilation, "_FOR_ONE_THREAD", {"xla_of_another_year": True})
+    assert call(jax.jit(lambda numbers: numbers.sum()), jax.numpy.arange(5), num_steps=5) == 10
+    assert compilation._known(compilation._FOR_ONE_THREAD) == {}
+
+
+def test_orders_do_not_depend_on_how_their_programs_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    characteristics = alike_characteristics(1100)
+    few = jd.order(characteristics).indices
+    monkeypatch.setattr(compilation, "_FEW_STEPS", 0)
+    np.testing.assert_array_equal(jd.order(characteristics).indices, few)

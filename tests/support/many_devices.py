@@ -92,7 +92,7 @@ def greedy_cases(folder: Path) -> Iterator[tuple[str, bool]]:
 
 def num_programs() -> int:
     """How many programs JAX holds for the pool's steps."""
-    return compilation._for_one_thread(pool.run, ("mesh",))._cache_size()
+    return compilation._for_small_steps(pool.run, ("mesh",), True)._cache_size()
 
 
 def pool_cases(folder: Path) -> Iterator[tuple[str, bool]]:
