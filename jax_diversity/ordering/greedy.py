@@ -216,7 +216,8 @@ class GreedySelector:
         """Place `num_steps` sequences."""
         arguments = (self._rule, self._rows, self.candidates, self.state, np.int32(num_steps))
         arguments = replicated(self._mesh, arguments)
-        self.state = call(run, *arguments, equal_tokens=self._equal_tokens, mesh=self._mesh)
+        static = {"equal_tokens": self._equal_tokens, "mesh": self._mesh}
+        self.state = call(run, *arguments, num_steps=self._plan.num_positions, **static)
         left = self._plan.num_positions - int(self.state.num_placed)
         # If the tables are rebuilt at each half, 2N²/3 rows are read in all, instead of N². Small tables are not
         # rebuilt: they cost less than a compilation.
