@@ -99,8 +99,9 @@ class Characteristics(TokenCounts, Displayed):
                 whole number per sequence, the group of all its tokens. Every family must count all tokens of the same
                 sequences, so a row has the same total in all families. Shares and labels divide the totals of the
                 families with counts; without such a family, a sequence counts as full. Shares become whole tokens: of
-                each row, the largest remainders are rounded up. A single matrix or a single list of labels is the
-                family `group`. Labels, and the columns of a pandas table, are the `names` of the groups.
+                each row, the largest remainders are rounded up. In place of a matrix, every sequence can have a mapping
+                label -> count or share. A single matrix or a single list is the family `group`. Labels, and the columns
+                of a pandas table, are the `names` of the groups.
             weights: family name -> λ >= 0. Families without an entry have 1.0.
             sequence_length: L in tokens. None means the largest row total. Shares without counts need it.
             documents: for every sequence, the number of its document; negative if the sequence contains several.
@@ -125,6 +126,9 @@ class Characteristics(TokenCounts, Displayed):
             >>> shares = Characteristics.from_counts({"topic": [[0.7, 0.3], [0.5, 0.5]]}, sequence_length=512)
             >>> shares.counts["topic"].toarray().tolist()
             [[358, 154], [256, 256]]
+            >>> topics = [{"science": 0.7, "art": 0.3}, {"art": 1.0}]
+            >>> Characteristics.from_counts({"topic": topics}, sequence_length=512).names["topic"]
+            ('art', 'science')
         """
         if isinstance(counts, Mapping):
             check_mapping("counts", counts, "family -> matrix or labels")
@@ -137,6 +141,8 @@ class Characteristics(TokenCounts, Displayed):
             )
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
+        labelled = {name: _of_mappings(name, rows) for name, rows in counts.items() if _are_mappings(rows)}
+        counts = {**counts, **{name: matrix for name, (matrix, _) in labelled.items()}}
         entries = {name: _as_entries(name, matrix) for name, matrix in counts.items() if not _are_labels(matrix)}
         shares = {name: matrix for name, matrix in entries.items() if _can_be_shares(matrix)}
         # Rows such as [1., 0.] can be one token or a whole sequence of one group. They are shares beside other shares,
@@ -158,6 +164,7 @@ class Characteristics(TokenCounts, Displayed):
             matrices |= {name: _of_labels(name, counts[name], totals) for name in of_labels}
             matrices = {name: matrices[name] for name in counts}
         names = {name: group_names for name, labels in counts.items() if (group_names := _names_of(labels))}
+        names |= {name: labels for name, (_, labels) in labelled.items()}
         longest = _longest(matrices)
         length = (
             longest if sequence_length is None else as_whole_number("sequence_length", sequence_length, 0, MAX_COUNT)
@@ -392,6 +399,28 @@ class Characteristics(TokenCounts, Displayed):
         return Display(sentence, [("", [["family", "groups", "groups a sequence", "weight"], *rows])])
 
 
+def _are_mappings(entries: Any) -> bool:
+    """Whether a family is given as one mapping label -> count or share per sequence."""
+    return isinstance(entries, list | tuple) and len(entries) > 0 and all(isinstance(row, Mapping) for row in entries)
+
+
+def _of_mappings(name: str, rows: Sequence[Mapping[Any, Any]]) -> tuple[coo_array, tuple[str, ...]]:
+    """Return the matrix of the rows' numbers, with one column per label, sorted, and the labels."""
+    labels = {label for row in rows for label in row}
+    if not labels or not all(isinstance(label, str) for label in labels):
+        found = "no label" if not labels else f"{next(label for label in labels if not isinstance(label, str))!r}"
+        raise UserError(f"Family {name!r} must have mappings with texts as labels, found {found}; write str(label).")
+    names = sorted(labels)
+    places = dict(zip(names, range(len(names)), strict=True))
+    columns = [places[label] for row in rows for label in row]
+    values = [value for row in rows for value in row.values()]
+    if not all(isinstance(value, int | float | np.integer | np.floating) for value in values):
+        value = next(value for value in values if not isinstance(value, int | float | np.integer | np.floating))
+        raise UserError(f"Family {name!r} must have a number for every label, found {in_one_line(repr(value))}.")
+    of_row = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    return coo_array((np.asarray(values), (of_row, np.asarray(columns))), shape=(len(rows), len(names))), tuple(names)
+
+
 def _has_labels(row: Any) -> bool:
     """Return whether a row of a list has labels in place of numbers."""
     return isinstance(row, list | tuple | set | dict) and any(isinstance(label, str) for label in row)
@@ -428,8 +457,8 @@ def _as_entries(name: str, matrix: Any) -> Any:
         reason = f": {in_one_line(error)}."
         if isinstance(matrix, list | tuple) and any(map(_has_labels, matrix)):
             reason = (
-                ", or one label per sequence, found several labels of a sequence; give a matrix with the share of "
-                "every label, whose rows add up to 1."
+                ", or one label per sequence, found several labels of a sequence; give every sequence the shares of "
+                "its labels, which add up to 1: [{'science': 0.7, 'art': 0.3}, ...]."
             )
         raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts{reason}") from None
     if entries.ndim != 2 or entries.shape[1] == 0:
