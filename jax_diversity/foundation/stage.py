@@ -76,8 +76,8 @@ class Stage:
         outside: a fingerprint of the other files that it reads.
         check: raises if the stored documents cannot satisfy the settings; called as soon as the documents are known.
         adopt: makes the section's settings with `features_from`, from all given settings and the settings of the other
-            dataset's stage; None if the stage uses nothing from other datasets. Otherwise its counts contain
-            `features`, a fingerprint of the artifacts that other datasets can use.
+            dataset's stage; None if the stage uses nothing from other datasets. The counts of a stage whose artifacts
+            other datasets use contain `features`, a fingerprint of these artifacts.
         resumable: whether a later run may keep the finished files of an interrupted run.
         owns_folder: whether the folders of its files contain no files of other stages.
         also: other sections of settings that it reads.

@@ -321,6 +321,7 @@ PREPARE = Stage(
     summary=summary,
     settings=lambda config: {"corpus": config.corpus.made_of()} | config.preparation.made_of(),
     outside=_corpus_fingerprint,
+    adopt=lambda config, other: config.corpus.adopt(other),
     packages=("pyarrow",),
     methods="preparation.steps.base",
     resumable=True,

@@ -485,3 +485,24 @@ def test_a_field_of_numbers_stays_one(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(jd.UserError, match=r"Expected numbers in the metadata field 'quality', as in .*; use"):
         run(following(folder / "reference", corpus, tmp_path / "new"))
     assert set(OutputFolder(tmp_path / "new").stages) < {*TO_CHARACTERIZE}
+
+
+def test_chats_have_the_template_of_the_other_dataset(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+    (tmp_path / "chats.jsonl").write_text("".join(f"{json.dumps({'messages': turns})}\n" for _ in range(40)))
+    chats = CorpusConfig(paths=(str(tmp_path / "chats.jsonl"),), format="chat")
+    reference = BuildConfig(
+        out=str(tmp_path / "reference"),
+        corpus=dataclasses.replace(chats, chat_template="plain"),
+        tokenizer=TokenizerConfig(vocab_size=270),
+        packing=PackingConfig(sequence_length=32, validation_fraction=0.2),
+        batch_size=2,
+    )
+    Build(reference).run_all(report=False)
+    for template, text in (("chatml", "User:\nWhy?\n\nAssistant:\nSo."), ("alpaca", "### Instruction:\nWhy?")):
+        corpus = dataclasses.replace(chats, chat_template=template)
+        config = BuildConfig(out=str(tmp_path / template), corpus=corpus, features_from=reference.out)
+        config = dataclasses.replace(config, packing=PackingConfig(sequence_length=32, validation_fraction=1.0))
+        Build(config).run_all()
+        assert text in jd.open_dataset(config.out).documents.to_table()["text"][0].as_py()
+        assert all(result.kept for result in Build(config).run_all())
