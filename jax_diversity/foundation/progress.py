@@ -129,7 +129,7 @@ class Progress:
 
         class RateAndMemory(progress.ProgressColumn):
             def render(self, task: Task) -> Text:
-                return Text("  ".join(_rate_and_memory(task, unit, compiles)))
+                return Text("  ".join(_rate_and_memory(task.speed, unit, compiles)))
 
         watched = is_watched(sys.stderr)
         # A disabled display still counts units: its task has the rate and the remaining time for the lines in a log.
@@ -212,7 +212,10 @@ def _print_line(task: Task, unit: str, compiled: float, total: int | None = None
     done = _amount(task.completed, unit)
     if total:
         done = f"{_number(task.completed) if unit != 'byte' else done} of {_amount(total, unit)}"
-    parts = [f"{done} in {_clock(task.elapsed)}", *_rate_and_memory(task, unit)]
+    elapsed = task.elapsed or 0.0
+    # A last line has the mean rate, which a reader can compute again; other lines have that of the last 30 seconds.
+    speed = task.speed if total else task.completed / max(elapsed - compiled, 1e-9)
+    parts = [f"{done} in {_clock(elapsed)}", *_rate_and_memory(speed, unit)]
     if compiled >= _SECONDS_WORTH_A_LINE:
         parts.insert(1, f"{_clock(compiled)} of them to compile")
     if total and task.time_remaining is not None:
@@ -220,8 +223,8 @@ def _print_line(task: Task, unit: str, compiled: float, total: int | None = None
     show(f"{task.description}: {', '.join(parts)}", sys.stderr)
 
 
-def _rate_and_memory(task: Task, unit: str, compiles: bool = False) -> list[str]:
-    rate = [f"{_amount(task.speed, unit)}/s"] if task.speed else []  # the rate of the last 30 seconds
+def _rate_and_memory(speed: float | None, unit: str, compiles: bool = False) -> list[str]:
+    rate = [f"{_amount(speed, unit)}/s"] if speed else []
     return [*(["compiling"] if compiles else rate), _amount(resident_bytes(), "byte")]
 
 

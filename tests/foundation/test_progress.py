@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -92,6 +91,15 @@ def test_the_rate_is_that_of_the_last_seconds(clock: Clock, capsys: pytest.Captu
     assert lines[-2] == "embed: 1,800 of 2,000 documents in 0:01:20, 10 documents/s, 2.5 GB, 0:00:20 left"
 
 
+def test_the_last_line_has_the_mean_rate(clock: Clock, capsys: pytest.CaptureFixture) -> None:
+    with Progress().task("embed", 6_000, "document") as advance:
+        for seconds in (50.0, 10.0):
+            for _ in range(30):
+                clock.now += seconds / 30
+                advance(100)
+    assert capsys.readouterr().err.splitlines()[-1] == "embed: 6,000 documents in 0:01:00, 100 documents/s, 2.5 GB"
+
+
 def test_compilation_is_shown_apart(clock: Clock, capsys: pytest.CaptureFixture) -> None:
     """The rate counts from the first units that are done after it."""
     with Progress().task("order", 20_000, "sequence") as advance:
@@ -130,8 +138,7 @@ def test_what_compiles_within_a_task_is_told_apart_from_its_work(clock: Clock, c
 
 @pytest.mark.parametrize(("compiles", "rate"), [(True, "compiling"), (False, "5 sequences/s")])
 def test_a_terminal_says_that_work_compiles(clock: Clock, compiles: bool, rate: str) -> None:
-    task = SimpleNamespace(speed=5.0)
-    assert progress._rate_and_memory(task, "sequence", compiles) == [rate, "2.5 GB"]  # type: ignore[arg-type]
+    assert progress._rate_and_memory(5.0, "sequence", compiles) == [rate, "2.5 GB"]
 
 
 def test_tasks_name_their_stage(clock: Clock, capsys: pytest.CaptureFixture) -> None:
@@ -151,7 +158,7 @@ def test_threads_may_advance_side_by_side(clock: Clock, capsys: pytest.CaptureFi
         for thread in threads:
             thread.join()
         clock.now += 2.0
-    assert capsys.readouterr().err == "read: 8,000 records in 0:00:02, 2.5 GB\n"
+    assert capsys.readouterr().err == "read: 8,000 records in 0:00:02, 4,000 records/s, 2.5 GB\n"
 
 
 @pytest.mark.parametrize(
