@@ -179,29 +179,17 @@ class Verdict(Displayed):
 
     @property
     def _worst_sentence(self) -> str:
-        """Compare the worst window of the order with the best window of the shuffle, or with its worst, by family."""
+        """Compare the worst window of the order with the worst and with the best window of the shuffle, by family."""
         pairs = {family: pair for (family, size), pair in self.comparisons.items() if size == self.window}
+        if not pairs:
+            return ""
         kind = "batch" if self.is_batch else "window"
-        better_than_best = {
-            family: (tv.worst, shuffled.best) for family, (tv, shuffled) in pairs.items() if tv.worst < shuffled.best
-        }
-        worst = {
-            family: (tv.worst, shuffled.worst)
-            for family, (tv, shuffled) in pairs.items()
-            if family not in better_than_best
-        }
-        claims = [(f"better than the best {kind} of the shuffle", better_than_best)]
-        for word, holds in ((_BETTER, operator.lt), (_WORSE, operator.gt), (_EQUAL, operator.eq)):
-            of_outcome = {family: tvs for family, tvs in worst.items() if holds(*tvs)}
-            claims.append((f"{word} the worst {kind} of the shuffle", of_outcome))
-
-        def by(tvs: Mapping[str, tuple[float, float]]) -> str:
-            families = [*tvs]
-            numbers = [f"{family} (TV {_pair(tvs[family])})" for family in families[:_MOST_NAMED]]
-            return listing([*numbers, *families[_MOST_NAMED:]])
-
-        text = "; ".join(f"{claim} by {by(tvs)}" for claim, tvs in claims if tvs)
-        return f"Its worst {kind} is {text}." if text else ""
+        worst = {family: (tv.worst, shuffled.worst) for family, (tv, shuffled) in pairs.items()}
+        best = {family: (tv.worst, shuffled.best) for family, (tv, shuffled) in pairs.items()}
+        return (
+            f"Compared with the worst {kind} of the shuffle, its worst {kind} is {_by_family(worst)}. Compared with the "
+            f"best {kind} of the shuffle, it is {_by_family(best)}."
+        )
 
     @property
     def cells(self) -> Cells:
@@ -272,6 +260,19 @@ class _Outcome(Generic[Key]):
         if len(better) >= len(worse):
             return cls(_BETTER, better, "worse", worse)
         return cls(_WORSE, worse, "better", better)
+
+
+def _by_family(tvs: Mapping[str, tuple[float, float]]) -> str:
+    """Say by which families the first TV is better than the second, by which it is worse, and by which equal."""
+    parts = []
+    for word, holds in (("better", operator.lt), ("worse", operator.gt), ("equal", operator.eq)):
+        families = [family for family in tvs if holds(*tvs[family])]
+        if len(families) == len(tvs) > _MOST_NAMED:
+            parts.append(f"{word} by all {len(families)} families")
+        elif families:
+            numbers = [f"{family} (TV {_pair(tvs[family])})" for family in families[:_MOST_NAMED]]
+            parts.append(f"{word} by {listing([*numbers, *families[_MOST_NAMED:]])}")
+    return ", ".join(parts)
 
 
 def _named(keys: Sequence[Key], text: Callable[[Key], str]) -> str:

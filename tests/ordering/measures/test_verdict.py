@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.ordering.measures import verdict as verdicts
 from jax_diversity.ordering.measures.verdict import WindowTV, judge
 
 SHUFFLE = "uniform_shuffle"
@@ -34,13 +35,15 @@ def test_a_better_order() -> None:
     assert verdict.sentence == (
         "`balance` is better than a shuffle in 3 of 4 comparisons (2 families at 2 window sizes), and worse in 1: by "
         "source at 64 (TV 0.110 against 0.100). At your batch of 64 sequences it closes 20 % of the gap between a "
-        "shuffle and the floor (mean of 2 families: -10 % by source to 50 % by topic). Its worst batch is better than "
-        "the best batch of the shuffle by topic (TV 0.330 against 0.360); worse than the worst batch of the shuffle by "
-        "source (TV 0.121 against 0.110)."
+        "shuffle and the floor (mean of 2 families: -10 % by source to 50 % by topic). Compared with the "
+        "worst batch of the shuffle, its worst batch is better by topic (TV 0.330 against 0.440), worse by source (TV "
+        "0.121 against 0.110). Compared with the best batch of the shuffle, it is better by topic (TV 0.330 against "
+        "0.360), worse by source (TV 0.121 against 0.090)."
     )
     overlap = judge({SHUFFLE: means(topic={9: (0.4, 0.2)}), "f1": means(topic={9: (0.38, 0.2)})}, SHUFFLE).sentence
     assert overlap.endswith(
-        " Its worst window is better than the worst window of the shuffle by topic (TV 0.418 against 0.440)."
+        " its worst window is better by topic (TV 0.418 against 0.440). Compared with the best window of the shuffle, it "
+        "is worse by topic (TV 0.418 against 0.360)."
     )
     assert verdict.mean_gap_closed == pytest.approx((0.5 - 0.1) / 2)
     assert verdict.cells == [
@@ -51,7 +54,7 @@ def test_a_better_order() -> None:
         ["gap closed", "50 %", "-10 %"],
     ]
     assert max(map(len, str(verdict).splitlines())) <= 80
-    assert str(verdict).count("\n") == 12  # the sentence, a blank line, a table of a head and four lines, the legend
+    assert str(verdict).count("\n") == 14  # the sentence, a blank line, a table of a head and four lines, the legend
 
 
 def test_an_order_that_is_never_better_and_one_that_cannot_be() -> None:
@@ -59,8 +62,9 @@ def test_an_order_that_is_never_better_and_one_that_cannot_be() -> None:
     worse = judge({SHUFFLE: shuffle, "sorted": means(topic={64: (0.8, 0.2)})}, SHUFFLE)
     assert worse.sentence == (
         "`sorted` is worse than a shuffle in 1 of 1 comparisons (1 family at 1 window size). In windows of 64 "
-        "sequences it is further from the floor than a shuffle (gap closed -200 %). Its worst window is worse than the "
-        "worst window of the shuffle by topic (TV 0.880 against 0.440)."
+        "sequences it is further from the floor than a shuffle (gap closed -200 %). Compared with the worst window of "
+        "the shuffle, its worst window is worse by topic (TV 0.880 against 0.440). Compared with the best window of the "
+        "shuffle, it is worse by topic (TV 0.880 against 0.360)."
     )
     assert "`twin` is equal to a shuffle in 1 of 1" in judge({SHUFFLE: shuffle, "twin": shuffle}, SHUFFLE).sentence
     even = means(topic={64: (0.2, 0.2)})
@@ -79,10 +83,9 @@ def test_many_families_and_sizes_are_named_in_part() -> None:
         "at 64 (TV 0.200 against 0.400), by d at 256 (TV 0.200 against 0.400). At your batch"
     )
     named = ", ".join(f"{name} (TV 0.484 against 0.440)" for name in "ab")
-    assert (
-        "Its worst batch is better than the best batch of the shuffle by d (TV 0.220 against 0.360); worse than the "
-        f"worst batch of the shuffle by {named} and c."
-    ) in sentence
+    assert f"its worst batch is better by d (TV 0.220 against 0.440), worse by {named} and c. Compared" in sentence
+    alike = dict.fromkeys(families, (0.2, 0.1))
+    assert verdicts._by_family(alike) == "worse by all 4 families"
     worse = {**order, **means(d=dict.fromkeys(sizes, (0.41, 0.2)))}
     assert (
         "it is further from the floor than a shuffle (gap closed -16 %, mean of 4 families: -20 % by a to -5 % by d)."
@@ -97,7 +100,7 @@ def test_the_gap_closed_of_every_order_is_a_line_of_its_own() -> None:
 
 def test_numbers_have_the_digits_that_distinguish_them() -> None:
     nearly = judge({SHUFFLE: means(topic={64: (0.4, 0.2)}), "f1": means(topic={64: (0.40001, 0.2)})}, SHUFFLE).sentence
-    assert "worst window of the shuffle by topic (TV 0.44001 against 0.44000)" in nearly
+    assert "its worst window is worse by topic (TV 0.44001 against 0.44000)" in nearly
 
 
 def test_an_order_is_not_judged_by_the_families_in_which_it_follows_targets() -> None:
