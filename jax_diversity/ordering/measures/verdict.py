@@ -187,8 +187,8 @@ class Verdict(Displayed):
         worst = {family: (tv.worst, shuffled.worst) for family, (tv, shuffled) in pairs.items()}
         best = {family: (tv.worst, shuffled.best) for family, (tv, shuffled) in pairs.items()}
         return (
-            f"Compared with the worst {kind} of the shuffle, its worst {kind} is {_by_family(worst)}. Compared with the "
-            f"best {kind} of the shuffle, it is {_by_family(best)}."
+            f"Compared with the worst {kind} of the shuffle, its worst {kind} is {_by_family(worst)}. Compared with "
+            f"the best {kind} of the shuffle, it is {_by_family(best)}."
         )
 
     @property
