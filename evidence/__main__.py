@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return in_sentences(partial(_answer, sys.argv[1:] if arguments is None else list(arguments)), "evidence")
 
 
-def _answer(given: list[str]) -> None:
-    if not given or given[0] in ("-h", "--help"):
+def _answer(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help"):
         verbs = "\n".join(f"  {name:<9}{_help_of(command)}" for name, command in VERBS.items())
         show(f"usage: {PROGRAM} COMMAND FILE [options]\n\n{verbs}")
         return
-    name, *words = given
+    name, *words = arguments
     if name not in VERBS:
         raise UserError(f"Unknown command {name!r}: expected run, show or summary{did_you_mean(name, VERBS)}")
     signature = Signature(VERBS[name])

@@ -134,8 +134,8 @@ class TrialModel(CompiledModel):
                 scaled = jax.tree.map(lambda leaf: leaf * share, gradient)
                 return loss * share, by_token[0], sketch(gradient, SKETCH_SIZE), scaled
 
-            each, by_token, sketched, parts = jax.vmap(of_row)(rows)
-            loss, gradient = each.sum(), jax.tree.map(lambda leaf: leaf.sum(axis=0), parts)
+            losses, by_token, sketched, parts = jax.vmap(of_row)(rows)
+            loss, gradient = losses.sum(), jax.tree.map(lambda leaf: leaf.sum(axis=0), parts)
         else:
             differentiated = jax.value_and_grad(self._mean_loss, has_aux=True)
             (loss, (by_token, after)), gradient = differentiated(parameters, arrays, batch.carry)
@@ -154,16 +154,16 @@ class TrialModel(CompiledModel):
             return self._losses(parameters, part).mean
 
         diversity, gradient = self._diversity(parameters, batch)
-        found = {"gradient/diversity": diversity}
-        found |= {f"stable_rank/{name}": rank for name, rank in measures.stable_ranks(gradient).items()}
+        values = {"gradient/diversity": diversity}
+        values |= {f"stable_rank/{name}": rank for name, rank in measures.stable_ranks(gradient).items()}
         several = jax.lax.map(lambda part: jax.grad(mean)(parameters, part), others)
-        found["gradient/variance"] = measures.between_batches(several)
+        values["gradient/variance"] = measures.between_batches(several)
         for name, part in tasks.items():
             # A custom derivative has no second derivative, so the Hessian needs the loss in plain operations.
-            found[f"cosine/{name}"] = measures.cosine(gradient, jax.grad(mean)(parameters, part))
+            values[f"cosine/{name}"] = measures.cosine(gradient, jax.grad(mean)(parameters, part))
             plain = partial(self._plain_loss, batch=part)
-            found[f"curvature/{name}"] = measures.curvature_along(plain, parameters, gradient)
-        return found
+            values[f"curvature/{name}"] = measures.curvature_along(plain, parameters, gradient)
+        return values
 
     def _plain_loss(self, parameters: Parameters, batch: Batch) -> Array:
         hidden, embedding = self._hidden(parameters, batch)

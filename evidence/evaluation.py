@@ -108,8 +108,8 @@ def _validation(dataset: Dataset, config: ValidationConfig, length: int) -> Docu
     texts = [tokens.document(document)[:length] for document, length in zip(documents.tolist(), lengths, strict=True)]
     names = {}
     for family in config.families:
-        known = np.array(dataset.group_names[family])
-        names[family] = known[document_codes(dataset, family)[documents]]
+        group_names = np.array(dataset.group_names[family])
+        names[family] = group_names[document_codes(dataset, family)[documents]]
     return Documents(tuple(texts), sequences_of_texts(texts, length), names)
 
 

@@ -215,7 +215,7 @@ class Judge:
         verdict = _verdict_on_all(differences, sign)
         # The weakest comparison decides: the largest p-value, or the smallest p-value on the other side.
         weakest = max(
-            judged_pairs, key=lambda each: each[1].p_value if sign * each[1].mean > 0 else 2 - each[1].p_value
+            judged_pairs, key=lambda pair: pair[1].p_value if sign * pair[1].mean > 0 else 2 - pair[1].p_value
         )
         shown = judged_pairs if len(judged_pairs) <= 4 else [weakest]
         figure = "; ".join(f"{arm} - {other}: {interval(difference)}" for (arm, other, _), difference in shown)
@@ -315,7 +315,9 @@ class Judge:
                 except UserError:
                     num_runs = None
                 if len(seeds) >= 3:
-                    both = np.array([[value_of(each[pair], first) for pair in seeds] for each in (baseline_rows, rows)])
+                    both = np.array(
+                        [[value_of(arm_rows[pair], first) for pair in seeds] for arm_rows in (baseline_rows, rows)]
+                    )
                     if np.ptp(both, axis=1).all():  # runs that are all equal have no ratio
                         ratio = variance_ratio(*both)
                 spreads.append(Spread(words, share, float(values.mean()), deviation, by_group, num_runs, ratio))

@@ -53,9 +53,9 @@ class Layer(nnx.Module):
         """The layer's outputs, and its state after the last token."""
         kernel = self.from_output.kernel[...]
 
-        def step(carry: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
+        def step(carry: tuple[Array, Array], from_input: Array) -> tuple[tuple[Array, Array], Array]:
             cell, output = carry
-            enters, forgets, leaves, candidate = jnp.split(given + output @ kernel, 4, axis=-1)
+            enters, forgets, leaves, candidate = jnp.split(from_input + output @ kernel, 4, axis=-1)
             # 1 is added, so the cell forgets little at first (Jozefowicz, Zaremba and Sutskever 2015).
             cell = jax.nn.sigmoid(forgets + 1) * cell + jax.nn.sigmoid(enters) * jnp.tanh(candidate)
             output = jax.nn.sigmoid(leaves) * jnp.tanh(cell)
@@ -63,6 +63,6 @@ class Layer(nnx.Module):
 
         # The contribution of the inputs to the gates is one product over all tokens; only that of the outputs needs the
         # loop.
-        given = self.from_input(inputs).swapaxes(0, 1)
-        after, outputs = jax.lax.scan(step, (carry[0], carry[1]), given)
+        projected = self.from_input(inputs).swapaxes(0, 1)
+        after, outputs = jax.lax.scan(step, (carry[0], carry[1]), projected)
         return outputs.swapaxes(0, 1), jnp.stack(after)

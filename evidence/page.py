@@ -54,15 +54,15 @@ def write_page(experiment: Experiment, rows: Mapping[str, TrialRow], folder: Pat
 
 def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     experiment = judge.experiment
-    config, known = experiment.config, [row for rows in judge.runs.values() for row in rows.values()]
-    if not known:
+    config, rows_done = experiment.config, [row for rows in judge.runs.values() for row in rows.values()]
+    if not rows_done:
         raise UserError(
             f"Expected rows of the experiment {experiment.name!r}, found none; run `python -m evidence run`."
         )
     done = sum(trial.identity in judge.rows for trial in experiment.trials)
     yield f"# {config.title}\n\n{config.question}\n"
     yield from (f"![{name}]({name})\n" for name in figures)
-    yield f"{_design(judge, known)}\n"
+    yield f"{_design(judge, rows_done)}\n"
     files = experiment.files
     data = " --data texts" if files else ""
     yield f"```sh\npython -m evidence run configs/experiments/{experiment.name}.yaml{data}"
@@ -332,15 +332,17 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
     bars = []
     for measure in config.measures:
         setting = ALL if len(judge.settings) > 1 else None
-        found = {
+        differences = {
             arm: difference
             for arm in experiment.arms
             if (difference := _difference(judge, arm, measure, setting)) is not None
         }
-        if found:
-            clear = are_significant(list(found.values()))
+        if differences:
+            clear = are_significant(list(differences.values()))
             bars.append(Bar(measure + (", mean over all settings" if setting else "")))
-            bars += [Bar(arm, difference, mark) for (arm, difference), mark in zip(found.items(), clear, strict=True)]
+            bars += [
+                Bar(arm, difference, mark) for (arm, difference), mark in zip(differences.items(), clear, strict=True)
+            ]
     if bars:
         subtitle = "Paired differences with 95 % intervals, nats per token; coloured if significant after correction."
         yield f"{experiment.name.replace('_', '-')}-differences.svg", differences_figure(config.title, subtitle, bars)

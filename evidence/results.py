@@ -236,9 +236,9 @@ def _read(path: Path) -> pa.Table:
     return rows
 
 
-def _damaged(path: Path, found: str) -> UserError:
+def _damaged(path: Path, content: str) -> UserError:
     return UserError(
-        f"Expected rows of an experiment in {path}, found {found}; restore the file, or remove it and run its trials "
+        f"Expected rows of an experiment in {path}, found {content}; restore the file, or remove it and run its trials "
         "again."
     )
 

@@ -358,16 +358,16 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
         raise UserError("Expected a mapping from names to settings, such as `title: Orders`.")
     rest = dict(plain)
     datasets, arms, vary = ({} if (part := rest.pop(name, None)) is None else part for name in _PLAIN)
-    for each, part in zip(_PLAIN, (datasets, arms, vary), strict=True):
-        if not isinstance(part, dict) or (each != "vary" and not part):
-            raise UserError(f"Expected {each} as a mapping from names to settings, not empty, found {part!r}.")
+    for section, part in zip(_PLAIN, (datasets, arms, vary), strict=True):
+        if not isinstance(part, dict) or (section != "vary" and not part):
+            raise UserError(f"Expected {section} as a mapping from names to settings, not empty, found {part!r}.")
     config = settings_from_plain(ExperimentConfig, rest)
     _check(config, datasets, arms, vary)
     base = dataclasses.asdict(config.trial)
     if size is not None:
         base |= {"size": size, "precision": "bfloat16" if size in _HALF_PRECISION else "float32"}
-    held = {"validation": _changed(config.validation, ValidationConfig())}
-    held["tasks"] = {name: _changed(task, TaskConfig()) for name, task in config.tasks.items()}
+    evaluation = {"validation": _changed(config.validation, ValidationConfig())}
+    evaluation["tasks"] = {name: _changed(task, TaskConfig()) for name, task in config.tasks.items()}
     trials = []
     for order_seed, weight_seed in config.seeds.pairs():
         for arm, arm_settings in arms.items():
@@ -390,7 +390,7 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
                     del changed["packing"]["method"]
                 if "order" in changed:
                     changed["order"] = _identifying_order(trial.order, changed["order"])
-                identity = fingerprint(VERSION, changed, _identifying(datasets[trial.dataset]), held)[:16]
+                identity = fingerprint(VERSION, changed, _identifying(datasets[trial.dataset]), evaluation)[:16]
                 trials.append(Trial(arm, varied, trial, identity))
     if len({trial.identity for trial in trials}) < len(trials):
         raise UserError("Expected arms that differ, found two arms with the same settings; remove one arm.")

@@ -234,15 +234,15 @@ class _Run:
         length = self.dataset.sequence_length
         stream = np.concatenate(documents.texts)
         rows = rotated_rows(stream, _STREAM_ROWS, np.zeros(_STREAM_ROWS, np.int64))
-        carry, found = self.model.first_carry(_STREAM_ROWS), []
+        carry, token_losses = self.model.first_carry(_STREAM_ROWS), []
         for start in range(0, rows.shape[1] - length, length):
             losses, carry = self.model.losses_after(weights, stream_batch(rows, start, length), carry)
-            found.append(np.asarray(losses.by_token, np.float64))
-        if not found:
+            token_losses.append(np.asarray(losses.by_token, np.float64))
+        if not token_losses:
             raise UserError(
                 f"Expected a validation text of at least {_STREAM_ROWS * (length + 1)} tokens, found {len(stream)}."
             )
-        return np.concatenate(found)
+        return np.concatenate(token_losses)
 
     def _diagnose(self, step: int, batch: Given) -> None:
         """Measure the gradient of the step's batch, with the weights after the step."""

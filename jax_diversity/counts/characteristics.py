@@ -408,8 +408,8 @@ def _of_mappings(name: str, rows: Sequence[Mapping[Any, Any]]) -> tuple[coo_arra
     """Return the matrix of the rows' numbers, with one column per label, sorted, and the labels."""
     labels = {label for row in rows for label in row}
     if not labels or not all(isinstance(label, str) for label in labels):
-        found = "no label" if not labels else f"{next(label for label in labels if not isinstance(label, str))!r}"
-        raise UserError(f"Family {name!r} must have mappings with texts as labels, found {found}; write str(label).")
+        what = "no label" if not labels else f"{next(label for label in labels if not isinstance(label, str))!r}"
+        raise UserError(f"Family {name!r} must have mappings with texts as labels, found {what}; write str(label).")
     names = sorted(labels)
     places = dict(zip(names, range(len(names)), strict=True))
     columns = [places[label] for row in rows for label in row]

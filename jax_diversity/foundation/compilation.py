@@ -155,17 +155,17 @@ def call(function: Any, *arguments: Any, num_steps: int | None = None, **static:
 def _for_small_steps(function: Any, static_names: tuple[str, ...], are_few: bool) -> Any:
     import jax
 
-    options = _known(_FOR_ONE_THREAD) | (_known(_FOR_FEW_STEPS) if are_few else {})
+    options = _supported(_FOR_ONE_THREAD) | (_supported(_FOR_FEW_STEPS) if are_few else {})
     return jax.jit(function, static_argnames=static_names, compiler_options=options)
 
 
-def _known(options: Mapping[str, Any]) -> dict[str, Any]:
+def _supported(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that this version of XLA has."""
-    return {name: value for name, value in options.items() if _is_known(name, value)}
+    return {name: value for name, value in options.items() if _is_supported(name, value)}
 
 
 @functools.cache
-def _is_known(name: str, value: Any) -> bool:
+def _is_supported(name: str, value: Any) -> bool:
     import jax
 
     with suppress(jax.errors.JaxRuntimeError):

@@ -71,9 +71,9 @@ class MarkupCounts:
         found: the numbers of documents by kind, of all documents, and the first ids of each kind, as `plain` returns.
     """
 
-    def __init__(self, keep: bool, found: Sequence[Any] = ((), 0, ())) -> None:
+    def __init__(self, keep: bool, counts: Sequence[Any] = ((), 0, ())) -> None:
         self._keep = keep
-        self._found, self._number, self._first = Counter[str](dict(found[0])), int(found[1]), dict(found[2])
+        self._found, self._number, self._first = Counter[str](dict(counts[0])), int(counts[1]), dict(counts[2])
 
     def looked_at(self, documents: Iterable[Document], is_beginning: bool) -> Iterator[Document]:
         """Yield the documents and count them; source code and chats are not looked at.

@@ -125,13 +125,13 @@ def test_calls_in_a_process_with_a_cache_change_nothing(tmp_path: Path) -> None:
 
 
 def test_this_version_of_xla_has_an_option_for_one_thread() -> None:
-    assert compilation._known(compilation._FOR_ONE_THREAD)
+    assert compilation._supported(compilation._FOR_ONE_THREAD)
 
 
 def test_options_that_xla_does_not_know_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "_FOR_ONE_THREAD", {"xla_of_another_year": True})
     assert call(jax.jit(lambda numbers: numbers.sum()), jax.numpy.arange(5), num_steps=5) == 10
-    assert compilation._known(compilation._FOR_ONE_THREAD) == {}
+    assert compilation._supported(compilation._FOR_ONE_THREAD) == {}
 
 
 def test_orders_do_not_depend_on_how_their_programs_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,12 +109,12 @@ def estimate(
     return _regressed(values, own_weights, centred / np.abs(centred).max(), sample, by_group)  # the unit has no effect
 
 
-def _of_sample(what: str, given: Any, sample: Sample) -> Float64[np.ndarray, " chosen"]:
+def _of_sample(what: str, numbers: Any, sample: Sample) -> Float64[np.ndarray, " chosen"]:
     """Check one number for each of the sample's sequences."""
     words = f"one for each of the sample's {sample.kind} in the order of its positions"
-    if isinstance(given, np.ndarray) and given.shape == (sample.num_all,) != (len(sample),):
+    if isinstance(numbers, np.ndarray) and numbers.shape == (sample.num_all,) != (len(sample),):
         words += f" (from {what} of all take {what}[sample.positions])"
-    return as_numbers(what, given, len(sample), words)
+    return as_numbers(what, numbers, len(sample), words)
 
 
 def _weights(weights: Any, sample: Sample, has_reference: bool) -> Float64[np.ndarray, " chosen"]:
@@ -130,9 +130,9 @@ def _weights(weights: Any, sample: Sample, has_reference: bool) -> Float64[np.nd
     return chosen_weights
 
 
-def _of_all(what: str, given: Any, sample: Sample) -> Float64[np.ndarray, " all"]:
+def _of_all(what: str, numbers: Any, sample: Sample) -> Float64[np.ndarray, " all"]:
     number = int(sample.info.get("num_numbers", sample.num_all))
-    return as_numbers(what, given, number, f"one for each of all {sample.kind}, not only for the sample's")
+    return as_numbers(what, numbers, number, f"one for each of all {sample.kind}, not only for the sample's")
 
 
 def _reference(
@@ -219,10 +219,10 @@ def _columns(
             float(plain[place]),
             float(effective[place]) - 1,
             float(skewness[place]),
-            held,
+            in_row,
             sample.num_all,
         )
-        for place, held in enumerate(rows.tolist())
+        for place, in_row in enumerate(rows.tolist())
     ]
 
 

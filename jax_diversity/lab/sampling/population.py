@@ -79,15 +79,15 @@ class Population:
             counts[name], weights[name] = _one_group(codes, chars.tokens), _VALUE_WEIGHT
         return replace(self, characteristics=replace(chars, counts=counts, weights=weights))
 
-    def rows_of(self, what: str, given: Any) -> Float64[np.ndarray, " row"]:
+    def rows_of(self, what: str, values: Any) -> Float64[np.ndarray, " row"]:
         """Check numbers of all sequences or documents, and return those of the rows."""
-        numbers = as_numbers(what, given, self.num_numbers, f"one for each of the {self.kind}")
+        numbers = as_numbers(what, values, self.num_numbers, f"one for each of the {self.kind}")
         return numbers if self.numbers is None else numbers[self.numbers]
 
 
-def as_numbers(what: str, given: Any, number: int, words: str) -> Float64[np.ndarray, " number"]:
+def as_numbers(what: str, numbers: Any, number: int, words: str) -> Float64[np.ndarray, " number"]:
     """Check that a user's array has `number` finite numbers; `words` say what they are."""
-    values = as_floats(what, given)
+    values = as_floats(what, numbers)
     if values.shape != (number,):
         raise UserError(f"Expected {what} to be {number:,} numbers, {words}, found the shape {values.shape}.")
     if not np.isfinite(values).all():

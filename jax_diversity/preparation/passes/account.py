@@ -103,12 +103,12 @@ class Account:
     @classmethod
     def of_plain(cls, plain: list[Any]) -> Account:
         """Make an account from the result of `plain`."""
-        figures, removed, unjudged, found, num_edited, examples = plain
+        figures, removed, unjudged, kinds, num_edited, examples = plain
         account = cls()
         account._figures = {(source, language): [*map(int, numbers)] for (source, language), numbers in figures}
         account._removed = {(source, language): Counter(rules) for (source, language), rules in removed}
         account._unjudged = {(source, language): Counter(rules) for (source, language), rules in unjudged}
-        account.found, account.num_edited = Counter(found), int(num_edited)
+        account.found, account.num_edited = Counter(kinds), int(num_edited)
         account._examples = {rule: [(key, example) for key, example in entries] for rule, entries in examples.items()}
         return account
 

@@ -81,9 +81,9 @@ def labelled(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[StepSpec, 
     """
     uses = Counter[str]()
     specs = []
-    for name, given in steps:
+    for name, step_options in steps:
         uses[name] += 1
-        options = dict(given)
+        options = dict(step_options)
         only = parse_scope(options.pop("only"), name) if "only" in options else None
         mark = False
         if "mark" in options and not (name in METHODS and METHODS.takes(name, "mark")):

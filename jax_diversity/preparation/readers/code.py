@@ -45,9 +45,12 @@ class Licences:
         folder = posixpath.dirname(file.address)
         for _ in range(file.name.count("/") + 1):
             if folder not in self._folders:
-                found, installed = attempt(tree.licence_in, folder), attempt(tree.licences_of_installed, folder)
+                nearest_licence, installed = (
+                    attempt(tree.licence_in, folder),
+                    attempt(tree.licences_of_installed, folder),
+                )
                 # Files that cannot be read are ignored. They are not read again for every file of the folder.
-                self._folders[folder] = (False, None) if isinstance(found, Failure) else found
+                self._folders[folder] = (False, None) if isinstance(nearest_licence, Failure) else nearest_licence
                 self._installed[folder] = {} if isinstance(installed, Failure) else installed
             licences = self._installed[folder]
             if licences and (inner := posixpath.relpath(file.address, folder)) in licences:
@@ -66,10 +69,13 @@ def read_code(file: InputFile, licences: Licences, advance: Advance) -> Found:
     folder's package description. If there is no licence, there is no such field.
     """
     for place, document in read_text(file, advance):
-        yield place, converted(_with_licence, document, licences, file) if isinstance(document, Document) else document
+        yield (
+            place,
+            converted(_nearest_licence, document, licences, file) if isinstance(document, Document) else document,
+        )
 
 
-def _with_licence(document: Document, licences: Licences, file: InputFile) -> Document:
+def _nearest_licence(document: Document, licences: Licences, file: InputFile) -> Document:
     licence = licence_of_source(document.text) or licences.of(file)
     return dataclasses.replace(document, metadata={"licence": licence} if licence else {})
 

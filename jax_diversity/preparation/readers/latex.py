@@ -239,20 +239,20 @@ class _Texts(dict[str, str]):
     def _document(self, place: Place) -> Document | None:
         names = [name for name in self if name.lower().endswith(_MAIN_ENDINGS)] or list(self)[:1]
         names = [name for name in names if _HAS_CLASS.search(self[name])] or names
-        found = ""
+        longest = ""
         main = ""
         self._left = MAX_TEXT_BYTES
         for name in sorted(names, key=lambda name: (name.count("/"), name))[:_MAX_MAIN_FILES]:
             text = "".join(self._with_parts(name, ()))
-            if len(text) > len(found):
-                main, found = name, text
+            if len(text) > len(longest):
+                main, longest = name, text
         if not main:
             return None
         return Document(
             id=place.name,
-            text=found,
+            text=longest,
             source=self._source,
-            title=_title(found),
+            title=_title(longest),
             metadata={"media_type": MEDIA_TYPE, "main_file": main},
         )
 

@@ -104,9 +104,9 @@ def _read_head(file: InputFile, head: bytes) -> _Wiki:
     return _Wiki(name, language or None, pages and pages[0])
 
 
-def _no_dump(file: InputFile, found: str) -> UserError:
+def _no_dump(file: InputFile, content: str) -> UserError:
     return UserError(
-        f"Expected an XML dump of MediaWiki in {file.address}, which begins with <mediawiki>, found {found}; "
+        f"Expected an XML dump of MediaWiki in {file.address}, which begins with <mediawiki>, found {content}; "
         "set corpus.format to its format."
     )
 

@@ -25,13 +25,13 @@ def find_named(option: str, patterns: Sequence[str]) -> list[InputFile]:
     """
     if not patterns:
         raise UserError(f"Expected the option {option!r} to name files, found none.")
-    found: dict[str, InputFile] = {}
+    by_address: dict[str, InputFile] = {}
     for pattern in patterns:
         files = find_local(pattern)
         if not files:
             raise UserError(f"Expected the option {option!r} to name files, found none at {quoted(pattern)}.")
-        found |= {file.address: file for file in files}
-    return [found[address] for address in sorted(found)]
+        by_address |= {file.address: file for file in files}
+    return [by_address[address] for address in sorted(by_address)]
 
 
 def hash_named(option: str, patterns: Sequence[str]) -> list[str]:

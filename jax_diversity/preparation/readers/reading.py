@@ -157,25 +157,25 @@ class Reading:
         config, report = self.config, self.report
         # `_read_files` compares `max_bytes` with the counts of this loop. They are up to date there because a generator
         # runs only when the next value is requested.
-        for place, found in readings:
+        for place, result in readings:
             try:
-                text_bytes = len(found.text.encode()) if isinstance(found, Document) else 0
+                text_bytes = len(result.text.encode()) if isinstance(result, Document) else 0
             except UnicodeEncodeError as error:
-                text_bytes, found = 0, Problem.of_unicode(error)
-            if isinstance(found, Problem):
+                text_bytes, result = 0, Problem.of_unicode(error)
+            if isinstance(result, Problem):
                 if config.strict:
                     raise UserError(
-                        f"{place}: {found.what}; correct the record, or read without corpus.strict to skip such "
+                        f"{place}: {result.what}; correct the record, or read without corpus.strict to skip such "
                         "records."
                     )
-                report.skip(place, found)
+                report.skip(place, result)
                 continue
-            if _is_empty(found):
+            if _is_empty(result):
                 report.num_empty_documents += 1
                 continue
             if place.file.partitions:
-                found = _with_partitions(found, place.file, config)
-            document = found if self.ids.add(found.id) else _with_other_id(found, place, self.ids, config, report)
+                result = _with_partitions(result, place.file, config)
+            document = result if self.ids.add(result.id) else _with_other_id(result, place, self.ids, config, report)
             self._named.add(place, document)
             report.num_documents += 1
             report.text_bytes += text_bytes

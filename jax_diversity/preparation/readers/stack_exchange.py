@@ -130,11 +130,11 @@ def _parse(line: bytes, number: int) -> _Post | Problem | None:
     parent = "Id" if kind == _QUESTION else "ParentId"
     if parent not in row:
         return Problem("num_broken_records", f"a row without {parent}")
-    own, score, question = [number_in_data(row.get(name, "0")) for name in ("Id", "Score", parent)]
-    if own is None or score is None or question is None:
+    post_id, score, question = [number_in_data(row.get(name, "0")) for name in ("Id", "Score", parent)]
+    if post_id is None or score is None or question is None:
         return Problem("num_broken_records", "a row with invalid numbers")
     texts = (row.get(name, "") for name in ("Body", "Title", "Tags", "ContentLicense"))
-    return _Post((question, kind != _QUESTION, -score, own), number, *texts)
+    return _Post((question, kind != _QUESTION, -score, post_id), number, *texts)
 
 
 class _SortedPosts:

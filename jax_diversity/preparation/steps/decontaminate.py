@@ -78,13 +78,13 @@ class Decontaminate(Step):
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Search the words for runs of the examples."""
-        found = self._examples.find(_words(candidate.text))
-        for example in found.examples:
+        matches = self._examples.find(_words(candidate.text))
+        for example in matches.examples:
             candidate.found[example] += 1
         if not self.cut:
-            yield at_most("share", float(found.inside.mean()) if found.examples else 0.0, self.most_share)
-        elif found.examples:
-            pieces = _pieces(candidate.text, found.inside)
+            yield at_most("share", float(matches.inside.mean()) if matches.examples else 0.0, self.most_share)
+        elif matches.examples:
+            pieces = _pieces(candidate.text, matches.inside)
             yield at_most("pieces", len(pieces), _MAX_PIECES)
             candidate.text = "\n\n".join(pieces)
 
@@ -133,10 +133,10 @@ class _Examples:
         inside = np.zeros(len(words), bool)
         examples: set[int] = set()
         unknown = np.append(0, np.cumsum(codes == 0))
-        for length, (known, of_example) in self._runs.items():
+        for length, (run_hashes, of_example) in self._runs.items():
             starts = np.flatnonzero(unknown[length:] == unknown[:-length])
             hashes = _hashes(codes, starts, length)
-            low, high = (np.searchsorted(known, hashes, side) for side in ("left", "right"))
+            low, high = (np.searchsorted(run_hashes, hashes, side) for side in ("left", "right"))
             for place in np.flatnonzero(low < high).tolist():
                 inside[starts[place] : starts[place] + length] = True
                 examples.update(of_example[low[place] : high[place]].tolist())
@@ -211,13 +211,13 @@ def _read(file: InputFile, fields: Sequence[str]) -> Iterator[tuple[int, str]]:
         return
     if file.format != "jsonl":
         raise UserError(f"Expected evaluation files of JSON Lines or text, found {file.address}; convert it to .jsonl.")
-    known: set[str] = set()
+    field_names: set[str] = set()
     for place, record in read_records(file):
-        known.update(record)
+        field_names.update(record)
         yield cast(int, place.line), " ".join(_texts([record.get(field) for field in fields] if fields else record))
     for field in fields:
-        if field not in known:
-            names = ", ".join(sorted(known)) or "no record"
+        if field not in field_names:
+            names = ", ".join(sorted(field_names)) or "no record"
             raise UserError(f"Expected the field {field!r} in the records of {file.address}, found {names}.")
 
 

@@ -45,7 +45,7 @@ class _Table:
         """Find the indices of n-grams in the table by their hashes; -1 for unknown n-grams."""
         shift = np.uint64(65 - len(self.starts).bit_length())
         places = self.starts[hashes >> shift].astype(np.int64)
-        found = np.full(len(hashes), -1, np.int64)
+        rows = np.full(len(hashes), -1, np.int64)
         waiting = np.arange(len(hashes))
         while len(waiting):
             at = places[waiting]
@@ -53,10 +53,10 @@ class _Table:
             waiting, at = waiting[inside], at[inside]
             there, wanted_hashes = self.hashes[at], hashes[waiting]
             equal = there == wanted_hashes
-            found[waiting[equal]] = at[equal]
+            rows[waiting[equal]] = at[equal]
             waiting = waiting[there < wanted_hashes]
             places[waiting] += 1
-        return found
+        return rows
 
 
 @dataclass(frozen=True)

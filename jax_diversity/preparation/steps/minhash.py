@@ -132,8 +132,8 @@ class Minhash(SignedGroups):
                 equal = np.flatnonzero(band[distance:] == band[:-distance])
                 if not len(equal):
                     break
-                found = np.stack([order[equal], order[equal + distance]])
-                pairs.append(found[:, self._are_similar(least, found)] if self.similarity else found)
+                neighbours = np.stack([order[equal], order[equal + distance]])
+                pairs.append(neighbours[:, self._are_similar(least, neighbours)] if self.similarity else neighbours)
         one, other = np.concatenate(pairs, axis=1)
         graph = coo_array((np.ones(len(one), bool), (one, other)), (number, number))
         return connected_components(graph, directed=False)[1].astype(np.int64)

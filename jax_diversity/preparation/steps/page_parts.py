@@ -81,8 +81,8 @@ def with_title(page: str, title: str | None, text: str) -> str:
     for tag in _HEADING.finditer(page) if title else ():
         end = _HEADING_END.search(page, tag.end(), tag.end() + _LONGEST_TAG)
         heading = _plain(page[tag.end() : end.start()]) if end else ""
-        before, found, after = str(title).partition(heading) if heading else ("", "", "")
-        if found and (not before or (after and before.endswith(_SEPARATORS))):
+        before, heading_text, after = str(title).partition(heading) if heading else ("", "", "")
+        if heading_text and (not before or (after and before.endswith(_SEPARATORS))):
             return text if heading in " ".join(text.split()) else f"{heading}\n{text}"
     return text
 

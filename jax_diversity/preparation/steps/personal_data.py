@@ -265,10 +265,10 @@ def _finds(
             raise UserError(f"Expected countries among {' '.join(numbers)}, found {country!r}{near}")
     finds: list[tuple[str, Find, str]] = []
 
-    def add(kind: str, found: Mapping[str, Find]) -> None:
+    def add(kind: str, searches: Mapping[str, Find]) -> None:
         if placeholders[kind]:
             search = in_text_and_copy if kind == "secret" else in_plain_copy
-            finds.extend((name, search(find), placeholders[kind]) for name, find in found.items())
+            finds.extend((name, search(find), placeholders[kind]) for name, find in searches.items())
 
     secret = placeholders["secret"]
     services = {name: (f"secret_{name}", in_text_and_copy(find), secret) for name, find in service_keys().items()}

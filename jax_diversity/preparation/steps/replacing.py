@@ -209,21 +209,21 @@ def _plain_edit(match: re.Match) -> tuple[int, int, str] | None:
 
 
 @lru_cache(maxsize=1024)
-def _resolved(found: str) -> str | None:
+def _resolved(reference: str) -> str | None:
     """Return the plain characters of a reference or an escape; None if they are not one character."""
-    if found[0] == "&":
-        new = html.unescape("&" + found[1:].replace("amp;", "") if found != "&amp;" else found)
+    if reference[0] == "&":
+        new = html.unescape("&" + reference[1:].replace("amp;", "") if reference != "&amp;" else reference)
         if len(new) > 1:
             return None
-    elif found[0] == "%":
+    elif reference[0] == "%":
         # `%2540` is `%40` in the address of an address.
-        escape = found[3:] if len(found) == 5 and found[:3] == "%25" else found
+        escape = reference[3:] if len(reference) == 5 and reference[:3] == "%25" else reference
         new = bytes.fromhex(escape.replace("%", "")).decode("utf-8", "replace")
-    elif found[0] == "\\":
-        escape = found.lstrip("\\")
+    elif reference[0] == "\\":
+        escape = reference.lstrip("\\")
         new = _CONTROLS.get(escape, escape) if len(escape) == 1 else chr(int(escape[1:], 16))
-    elif found[0] == "=" and len(found) == 3:
-        new = chr(int(found[1:], 16))
+    elif reference[0] == "=" and len(reference) == 3:
+        new = chr(int(reference[1:], 16))
     else:  # the end of a line of a mail, or a place where a page may break a word
         new = ""
     return "" if _HIDDEN.match(new) else new.translate(_one_to_one()[1])

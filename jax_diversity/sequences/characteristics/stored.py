@@ -207,11 +207,11 @@ def _read_totals(path: Path, stage: str) -> Mapping[str, Int64[np.ndarray, " gro
 
 def _find_families(stored: StoredStages) -> tuple[str, ...]:
     names = stored.counts("characterize")["families"]
-    known = CharacteristicArtifacts.group_names.read(stored)
-    unknown = [name for name in names if not isinstance(name, str) or name not in known]
+    group_names = CharacteristicArtifacts.group_names.read(stored)
+    unknown = [name for name in names if not isinstance(name, str) or name not in group_names]
     if unknown:  # a manifest that was not written by a build
         raise UserError(
-            f"Expected families among {', '.join(known)} in {stored.root / 'manifest.json'}, found "
+            f"Expected families among {', '.join(group_names)} in {stored.root / 'manifest.json'}, found "
             f"{unknown[0]!r}; restore the file or run `jax-diversity characterize` again."
         )
     return tuple(names)

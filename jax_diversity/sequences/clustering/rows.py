@@ -133,7 +133,7 @@ def check_vectors(vectors: Any) -> None:
             usable = np.einsum("rf,rf->r", block, block) < LARGEST_SQUARE
         if not usable.all():
             row = int(np.argmin(usable))
-            expected, found, advice = "finite vectors", "NaN or infinity", "repair or drop that document's embedding"
+            expected, content, advice = "finite vectors", "NaN or infinity", "repair or drop that document's embedding"
             if np.isfinite(block[row]).all():
-                expected, found, advice = "vectors of a length below 1e15", "a longer one", "scale the embeddings"
-            raise UserError(f"Expected {expected}, found {found} in row {start + row}; {advice}.")
+                expected, content, advice = "vectors of a length below 1e15", "a longer one", "scale the embeddings"
+            raise UserError(f"Expected {expected}, found {content} in row {start + row}; {advice}.")

@@ -204,13 +204,13 @@ def _exchange(
     units: _Units,
     arranged: np.ndarray,
     chosen: Bool[np.ndarray, " unit"],
-    held: Bool[np.ndarray, " unit"],
+    held_out: Bool[np.ndarray, " unit"],
     goal: float,
     rng: np.random.Generator,
 ) -> None:
     """Replace each chosen unit by a neighbour or by a random unit, if the deviation becomes smaller."""
     deviation = units.sum(np.flatnonzero(chosen)) - goal * units.shares
-    for place in rng.permutation(np.flatnonzero(chosen[arranged] & ~held[arranged])).tolist():
+    for place in rng.permutation(np.flatnonzero(chosen[arranged] & ~held_out[arranged])).tolist():
         unit = arranged[place]
         near = np.arange(max(place - _NEAR, 0), min(place + _NEAR + 1, len(arranged)))
         candidates = arranged[np.unique(np.append(near, rng.integers(len(arranged), size=2 * _NEAR)))]

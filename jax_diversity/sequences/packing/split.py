@@ -152,23 +152,23 @@ def _hashed(
     dataset: Any,
     groups: Int64[np.ndarray, " document"],
     fraction: float,
-    held: Bool[np.ndarray, " document"],
+    held_out: Bool[np.ndarray, " document"],
     barred: Bool[np.ndarray, " document"],
     within: float | None = None,
 ) -> Bool[np.ndarray, " document"]:
     """Choose groups of copies by hashes; `within` is the share of the documents that are not barred, if it is given."""
     values = _hash_values(dataset.document_store.ids(), groups)
-    free = ~_in_groups(groups, barred) & ~held
+    free = ~_in_groups(groups, barred) & ~held_out
     if within is not None:
         fraction = float(np.quantile(values[free], within)) if free.any() else 0.0
-    return held | (free & (values < fraction))
+    return held_out | (free & (values < fraction))
 
 
 def _balanced(
     dataset: Any,
     groups: Int64[np.ndarray, " document"],
     fraction: float,
-    held: Bool[np.ndarray, " document"],
+    held_out: Bool[np.ndarray, " document"],
     barred: Bool[np.ndarray, " document"],
     within: float | None = None,
 ) -> Bool[np.ndarray, " document"]:
@@ -179,9 +179,9 @@ def _balanced(
     from jax_diversity.sequences.packing.held_out import choose
 
     if not fraction or not len(groups):
-        return held
+        return held_out
     unit, num_units = groups, int(groups.max()) + 1
-    is_held = _units_with(groups, held)
+    is_held = _units_with(groups, held_out)
     barred = _units_with(groups, barred) & ~is_held
     share = max(_CANDIDATES * fraction, _LEAST_CANDIDATES / num_units)
     # Of many units, a random part are candidates. All others are one unit that cannot be chosen, so that the mixture is

@@ -110,14 +110,14 @@ def known_measures(dataset: Dataset, names: Mapping[str, str], windows: Sequence
     return stored_measures
 
 
-def opened_counts(given: Given) -> tuple[Any, Dataset | None]:
+def opened_counts(counts: Given) -> tuple[Any, Dataset | None]:
     """Return token counts, and the dataset that they belong to. Other values pass: the functions refuse them."""
-    if isinstance(given, str | os.PathLike):
-        is_dataset = is_address(given) or not _are_counts(Path(given))
-        given = open_dataset(given) if is_dataset else CountFiles.open(given)
-    elif isinstance(given, list | tuple) and given and all(isinstance(path, str | os.PathLike) for path in given):
-        given = CountFiles.open(given)
-    return (given.token_counts(), given) if isinstance(given, Dataset) else (given, None)
+    if isinstance(counts, str | os.PathLike):
+        is_dataset = is_address(counts) or not _are_counts(Path(counts))
+        counts = open_dataset(counts) if is_dataset else CountFiles.open(counts)
+    elif isinstance(counts, list | tuple) and counts and all(isinstance(path, str | os.PathLike) for path in counts):
+        counts = CountFiles.open(counts)
+    return (counts.token_counts(), counts) if isinstance(counts, Dataset) else (counts, None)
 
 
 def _are_counts(path: Path) -> bool:

@@ -243,11 +243,11 @@ def _expectation(
     return matrix @ np.where(is_known, losses, 0.0), matrix @ is_known.astype(np.float64)
 
 
-def _reference_losses(name: str, given: Any, number: int, of: str) -> Float64[np.ndarray, " value"]:
+def _reference_losses(name: str, values: Any, number: int, of: str) -> Float64[np.ndarray, " value"]:
     try:
-        losses = np.asarray(given, np.float64)
+        losses = np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        raise UserError(f"Expected {name} to be numbers, found {given!r}.") from None
+        raise UserError(f"Expected {name} to be numbers, found {values!r}.") from None
     if losses.shape != (number,):
         raise UserError(f"Expected {name} to have the losses of {number} {of}, found an array {losses.shape}.")
     return losses

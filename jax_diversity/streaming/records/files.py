@@ -262,9 +262,9 @@ def _read(descriptor: int, begin: int, size: int, file_bytes: int) -> UInt8[np.n
     """Read `size` bytes of the file from a place on, without block headers."""
     begin += _BLOCK_HEADER if begin % _BLOCK == 0 else 0
     end = _with_headers(_without_headers(begin) + size - 1) + 1
-    if not 0 <= begin < end <= file_bytes or len(found := os.pread(descriptor, end - begin, begin)) < end - begin:
+    if not 0 <= begin < end <= file_bytes or len(block := os.pread(descriptor, end - begin, begin)) < end - begin:
         raise ValueError("its index refers to bytes outside the file")
-    content = np.frombuffer(found, np.uint8)
+    content = np.frombuffer(block, np.uint8)
     headers = range(_BLOCK - begin % _BLOCK, len(content), _BLOCK)
     starts, ends = [0, *(header + _BLOCK_HEADER for header in headers)], [*headers, len(content)]
     return np.concatenate([content[start:end] for start, end in zip(starts, ends, strict=True)])

@@ -212,11 +212,11 @@ class RecordReader:
         for number in np.unique(numbers).tolist():  # a file's documents are in memory only for its own rows
             rows = np.flatnonzero(numbers == number)
             within = places[rows] - self._starts[number]
-            for row, record, found in zip(rows.tolist(), within, self._documents(number, within), strict=True):
-                if len(found) != len(lengths[row]):
-                    reason = f"{len(lengths[row])} segments, documents of {len(found)}"
+            for row, record, row_documents in zip(rows.tolist(), within, self._documents(number, within), strict=True):
+                if len(row_documents) != len(lengths[row]):
+                    reason = f"{len(lengths[row])} segments, documents of {len(row_documents)}"
                     raise self._damaged(number, int(record), reason)
-                documents[row] = found
+                documents[row] = row_documents
         return [(documents[row], sizes) for row, sizes in enumerate(lengths)]
 
     def _documents(self, number: int, rows: Int64[np.ndarray, " row"]) -> list[Int64[np.ndarray, " segment"]]:
@@ -326,11 +326,13 @@ class RecordReader:
                 self._files[number] = file
             return file
 
-    def _rows(self, what: str, given: GivenRows) -> Rows:
-        if isinstance(given, np.ndarray) and given.dtype == np.int64 and given.ndim == 1:  # as in every batch
-            rows = given
+    def _rows(self, what: str, rows_or_row: GivenRows) -> Rows:
+        if (
+            isinstance(rows_or_row, np.ndarray) and rows_or_row.dtype == np.int64 and rows_or_row.ndim == 1
+        ):  # as in every batch
+            rows = rows_or_row
         else:
-            rows = as_integers(what, given, least=-(2**63))
+            rows = as_integers(what, rows_or_row, least=-(2**63))
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"Expected {what} in 0 .. {len(self) - 1}, found {rows.min()} .. {rows.max()}.")
         return rows

@@ -51,9 +51,9 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     common = (family for family in counts[0].families if all(family in chars.counts for chars in counts))
     families = [family for family in common if family != _NUMBERED]
     if not families:
-        found = "; ".join(", ".join(chars.families) for chars in counts)
+        families_by_dataset = "; ".join(", ".join(chars.families) for chars in counts)
         raise UserError(
-            f"Expected a family that all datasets balance, found none ({found}); name a common one in "
+            f"Expected a family that all datasets balance, found none ({families_by_dataset}); name a common one in "
             "characteristics.families of each dataset, and characterize the datasets again."
         )
     return Characteristics.from_counts(
