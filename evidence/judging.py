@@ -293,8 +293,14 @@ class Judge:
         return float(sum(np.mean([row.seconds for row in rows]) for rows in rows_by_setting if rows))
 
     def spreads(self) -> list[Spread]:
-        """The noise of every arm at every evaluated point of training."""
+        """The noise of every arm at every evaluated point of training, by the first measure without a part of its own.
+
+        `loss/train@>0.9` has its own part of the training.
+        """
         spreads = []
+        measures = [name for name in self.experiment.config.measures if "@" not in name]
+        if not measures:
+            return []
         for (arm, setting), rows in self.runs.items():
             if len(rows) < 3:
                 continue
@@ -302,7 +308,7 @@ class Judge:
             seeds = [pair for pair in rows if pair in baseline_rows and self.against(arm) != arm]
             words = " ".join([arm, *(str(value) for value in json.loads(setting).values())])
             for share in next(iter(rows.values())).settings["evaluate_at"]:
-                first = f"{self.experiment.config.measures[0]}@{share}"
+                first = f"{measures[0]}@{share}"
                 values = np.array([value_of(row, first) for row in rows.values()])
                 names = [f"{name}@{share}" for name in self.names(f"loss/{self.experiment.config.validation.macro}/*")]
                 deviation, by_group, ratio = float(values.std(ddof=1)), 0.0, None

@@ -414,11 +414,13 @@ def _of_mappings(name: str, rows: Sequence[Mapping[Any, Any]]) -> tuple[coo_arra
     places = dict(zip(names, range(len(names)), strict=True))
     columns = [places[label] for row in rows for label in row]
     values = [value for row in rows for value in row.values()]
-    if not all(isinstance(value, int | float | np.integer | np.floating) for value in values):
-        value = next(value for value in values if not isinstance(value, int | float | np.integer | np.floating))
-        raise UserError(f"Family {name!r} must have a number for every label, found {in_one_line(repr(value))}.")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            raise UserError(f"Family {name!r} must have a number for every label, found {in_one_line(repr(value))}.")
     of_row = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    return coo_array((np.asarray(values), (of_row, np.asarray(columns))), shape=(len(rows), len(names))), tuple(names)
+    # As fractional numbers, because rows that add up to 1 are shares, whether 1 was written as 1 or 1.0.
+    entries = (np.array(values, np.float64), (of_row, np.array(columns)))
+    return coo_array(entries, shape=(len(rows), len(names))), tuple(names)
 
 
 def _has_labels(row: Any) -> bool:

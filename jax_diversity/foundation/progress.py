@@ -213,8 +213,9 @@ def _print_line(task: Task, unit: str, compiled: float, total: int | None = None
     if total:
         done = f"{_number(task.completed) if unit != 'byte' else done} of {_amount(total, unit)}"
     elapsed = task.elapsed or 0.0
-    # A last line has the mean rate, which a reader can compute again; other lines have that of the last 30 seconds.
-    speed = task.speed if total else task.completed / max(elapsed - compiled, 1e-9)
+    # A last line has the mean rate, which a reader can compute again; other lines have that of the last 30 seconds. The
+    # first work after a compilation counts as compilation, so there is no mean then.
+    speed = task.speed if total or compiled else task.completed / max(elapsed, _SECONDS_WORTH_A_LINE)
     parts = [f"{done} in {_clock(elapsed)}", *_rate_and_memory(speed, unit)]
     if compiled >= _SECONDS_WORTH_A_LINE:
         parts.insert(1, f"{_clock(compiled)} of them to compile")

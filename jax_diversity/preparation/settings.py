@@ -43,7 +43,7 @@ class CorpusConfig:
     chat_template: str = "chatml"
     """The template that joins turns (format `chat`): the folder of a tokenizer with a chat template, a `.jinja` file,
     a YAML file with a pattern for each role, or a built-in one: chatml, llama-3, alpaca, plain, qwen-2.5, qwen-3,
-    mistral, deepseek, gemma, llama-3.1. With `features_from`, `chatml` stands for the other dataset's template."""
+    mistral, deepseek, gemma, llama-3.1."""
     text_field: str = "text"
     """The field of a document's text. `meta.text` is the field `text` of the field `meta`; the next names too."""
     id_field: str | None = "id"
@@ -121,15 +121,6 @@ class CorpusConfig:
                 f"Expected corpus.chat_template with corpus.format=chat only, found {self.chat_template!r} with "
                 f"{self.format}; leave it out, or set the format."
             )
-
-    def adopt(self, other: CorpusConfig) -> CorpusConfig:
-        """Return the settings with the chat template of the dataset in `features_from`, unless another one is given.
-
-        A model is trained on one template, so its test chats have it too.
-        """
-        if self.format != "chat" or other.format != "chat" or self.chat_template != type(self).chat_template:
-            return self
-        return dataclasses.replace(self, chat_template=other.chat_template)
 
     def made_of(self) -> dict[str, Any]:
         """Return the settings that decide the documents. A template or a pattern is included only if it is used."""

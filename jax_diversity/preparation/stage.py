@@ -41,6 +41,8 @@ _SKIPPED = (
 _FEW = 0.2
 """The share of kept documents below which preparation warns."""
 _SHOWN_PROBLEMS = 3
+TEMPLATE = "chat_template"
+"""The count with the fingerprint of the chat template; no such count without chats."""
 _MANY_WITHOUT_ANSWERS = 0.05
 """The share of chats without answers above which preparation warns."""
 _MANY_BROKEN, _LEAST_BROKEN = 0.01, 10
@@ -51,6 +53,7 @@ def prepare(context: Context, partial: Path) -> Counts:
     """Read the corpus, store its documents, and group copies of one text."""
     from jax_diversity.preparation.passes.decisions import decisions_file
     from jax_diversity.preparation.passes.groups import decision_files, document_files, read_into_parts, store_group
+    from jax_diversity.preparation.readers.chat_template import load_template
     from jax_diversity.preparation.readers.reading import Reading, groups_of_files, input_size
     from jax_diversity.schema.document_store import DocumentStore, document_file
 
@@ -110,6 +113,8 @@ def prepare(context: Context, partial: Path) -> Counts:
     _warn_of_broken(report)
     _warn_of_chats_without_answers(further)
     counts = report.plain() | dataclasses.asdict(stored) | further
+    if config.format == "chat":
+        counts[TEMPLATE] = fingerprint(load_template(config.chat_template).identity)
     if chain is not None:
         counts |= chain.counts()
         _warn_of_few(counts["num_documents"], counts["preparation"])
@@ -162,6 +167,20 @@ def _run_steps(
     for name in names:
         chain.add(Tally.read(Path(f"{name}{TALLY}")))
     return [*names], stored
+
+
+def _check_template(context: Context) -> None:
+    """Warn if the chats have another template than those of the dataset of `features_from`."""
+    if context.reference is None:
+        return
+    entries = context.folder.stages["prepare"], context.reference.manifest["stages"]["prepare"]
+    if len({entry["counts"].get(TEMPLATE, "") for entry in entries} | {""}) == 3:
+        used, other = (entry["config"]["corpus"]["chat_template"] for entry in entries)
+        edited = ", or as this file was then" if used == other else ""
+        warn(
+            f"The chats are joined by the chat template {used}, those of the dataset of features_from by another one; "
+            f"a model is tested with the template of its training: --corpus.chat-template {other}{edited}."
+        )
 
 
 def _join(config: CorpusConfig, results: Sequence[dict[str, Any]]) -> tuple[StoredCorpus, dict[str, int]]:
@@ -321,10 +340,10 @@ PREPARE = Stage(
     summary=summary,
     settings=lambda config: {"corpus": config.corpus.made_of()} | config.preparation.made_of(),
     outside=_corpus_fingerprint,
-    adopt=lambda config, other: config.corpus.adopt(other),
+    check=_check_template,
     packages=("pyarrow",),
     methods="preparation.steps.base",
     resumable=True,
     also=("preparation",),
-    version=8,
+    version=9,
 )

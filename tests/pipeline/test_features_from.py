@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -487,22 +488,27 @@ def test_a_field_of_numbers_stays_one(folder: Path, tmp_path: Path) -> None:
     assert set(OutputFolder(tmp_path / "new").stages) < {*TO_CHARACTERIZE}
 
 
-def test_chats_have_the_template_of_the_other_dataset(tmp_path: Path) -> None:
+def test_chats_with_another_template_than_the_other_dataset_are_said(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
     (tmp_path / "chats.jsonl").write_text("".join(f"{json.dumps({'messages': turns})}\n" for _ in range(40)))
-    chats = CorpusConfig(paths=(str(tmp_path / "chats.jsonl"),), format="chat")
-    reference = BuildConfig(
-        out=str(tmp_path / "reference"),
-        corpus=dataclasses.replace(chats, chat_template="plain"),
-        tokenizer=TokenizerConfig(vocab_size=270),
-        packing=PackingConfig(sequence_length=32, validation_fraction=0.2),
-        batch_size=2,
-    )
-    Build(reference).run_all(report=False)
-    for template, text in (("chatml", "User:\nWhy?\n\nAssistant:\nSo."), ("alpaca", "### Instruction:\nWhy?")):
-        corpus = dataclasses.replace(chats, chat_template=template)
-        config = BuildConfig(out=str(tmp_path / template), corpus=corpus, features_from=reference.out)
-        config = dataclasses.replace(config, packing=PackingConfig(sequence_length=32, validation_fraction=1.0))
-        Build(config).run_all()
-        assert text in jd.open_dataset(config.out).documents.to_table()["text"][0].as_py()
-        assert all(result.kept for result in Build(config).run_all())
+    (tmp_path / "own.yaml").write_text('user: "U: {content}{end} "\nassistant: "A: {content}{end} "\n')
+
+    def build(name: str, template: str, **settings: Any) -> None:
+        chats = CorpusConfig(paths=(str(tmp_path / "chats.jsonl"),), format="chat", chat_template=template)
+        config = BuildConfig(out=str(tmp_path / name), corpus=chats, **settings)
+        Build(config).run_all(report=False)
+
+    def tested(name: str, template: str) -> None:
+        packing = PackingConfig(sequence_length=32, validation_fraction=1.0)
+        build(name, template, packing=packing, features_from=str(tmp_path / "reference"))
+
+    own, packing = str(tmp_path / "own.yaml"), PackingConfig(sequence_length=32, validation_fraction=0.2)
+    build("reference", own, packing=packing, tokenizer=TokenizerConfig(vocab_size=270), batch_size=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tested("same", own)
+    with pytest.warns(UserWarning, match=r"chat template chatml, .*: --corpus\.chat-template .*own\.yaml\."):
+        tested("other", "chatml")
+    (tmp_path / "own.yaml").write_text('user: "V: {content}{end} "\nassistant: "A: {content}{end} "\n')
+    with pytest.warns(UserWarning, match=r"own\.yaml, or as this file was then"):
+        tested("edited", own)

@@ -95,11 +95,13 @@ def test_shares_beside_counts_and_labels_divide_the_tokens_of_the_sequences() ->
 
 
 def test_mappings_are_rows_of_a_matrix() -> None:
-    rows = [{"science": 0.7, "art": 0.3}, {"art": 1}, {"history": np.float32(0.5), "art": 0.5}]
+    rows = [{"science": 0.7, "art": 0.3}, {"art": 1}, {"history": np.float16(0.5), "art": 0.5}]
     matrix = [[0.3, 0, 0.7], [1.0, 0, 0], [0.5, 0.5, 0]]
     chars, expected = (jd.Characteristics.from_counts({"topic": made}, sequence_length=9) for made in (rows, matrix))
     assert chars.names["topic"] == ("art", "history", "science")
     assert chars.counts["topic"].toarray().tolist() == expected.counts["topic"].toarray().tolist()
+    pure = jd.Characteristics.from_counts([{"a": 1}, {"b": 1}], sequence_length=512)
+    assert pure.tokens.tolist() == [512, 512]
     counted = jd.Characteristics.from_counts([{"b": 3, "a": 1}, {}, {"b": 4}])
     assert counted.counts["group"].toarray().tolist() == [[1, 3], [0, 0], [0, 4]]
 

@@ -61,6 +61,8 @@ def test_dense_and_sparse_counts_are_the_same(make) -> None:
         ({"topic": [{"a": 1}, {1: 1}]}, r"texts as labels, found 1; write str\(label\)"),
         ({"topic": [{}]}, "texts as labels, found no label"),
         ({"topic": [{"a": None}]}, "a number for every label, found None"),
+        ({"topic": [{"a": True}, {"a": 1}]}, "a number for every label, found True"),
+        ({"topic": [{"a": 2**70}]}, "token counts up to 2"),
         ({"topic": [0.5, 1.5]}, r"found \(2,\)"),
         ({"topic": 3}, r"found \(\)"),
         ({"topic": np.ones((2, 2, 2), int)}, r"found \(2, 2, 2\)"),
