@@ -303,7 +303,11 @@ def test_help_of_every_verb(capsys: pytest.CaptureFixture, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "option", "meaning"),
-    [("order", "", "page Draw the"), ("inspect", "", "compare Show the"), ("pack", "packing.", "keep-validation Whether")],
+    [
+        ("order", "", "page Draw the"),
+        ("inspect", "", "compare Show the"),
+        ("pack", "packing.", "keep-validation Whether"),
+    ],
 )
 def test_help_of_an_option_that_is_on_has_both_names(
     verb: str, option: str, meaning: str, capsys: pytest.CaptureFixture

@@ -362,7 +362,9 @@ def test_near_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     sizes = np.bincount(names["dataset"].duplicate_groups)
     assert (sizes > 1).sum() == len(copied) == 30
     assert (sizes == 4).sum() == 30
-    printed = {line.split()[0]: [float(word) for word in line.split()[1:]] for line in capsys.readouterr().out.splitlines()}
+    printed = {
+        line.split()[0]: [float(word) for word in line.split()[1:]] for line in capsys.readouterr().out.splitlines()
+    }
     assert printed["apart"][1] < printed["balance"][1] < printed["uniform_shuffle"][1]
     assert printed["apart"][3] < printed["uniform_shuffle"][3]
 

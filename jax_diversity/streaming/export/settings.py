@@ -21,7 +21,8 @@ class MegatronExportConfig:
     split: str | None = "100,0,0"
     """The --split of the run; `None` if the run has --train-data-path instead."""
     num_samples: int | None = None
-    """The number of iterations times the global batch size; leave it out if Megatron reads one epoch, or the whole run."""
+    """The number of iterations times the global batch size; leave it out if Megatron reads one epoch, or the whole
+    run."""
     tokenizer: str | None = None
     """The `unique_identifiers` of the tokenizer, as JSON or the name of a .json file."""
 
