@@ -399,10 +399,9 @@ def _option_lines(option: Option, meaning: str, *, shows_type: bool = True) -> l
     shows_type = shows_type and option.kind is not bool and option.name.startswith("--")
     kind = f" {type_of(option.kind)}" if shows_type else ""
     other = "".join(f", {short}" for short, full in SHORT.items() if full == option.name)
-    name = option.name
     if option.default is True:
-        name, meaning = option.negative, f"Turns this off: {meaning}"
-    head = f"{name}{other}{kind}{default}"
+        other, default = f", {option.negative}", "  (default: on)"
+    head = f"{option.name}{other}{kind}{default}"
     return [
         *textwrap.wrap(head, width=80, initial_indent=2 * " ", subsequent_indent=8 * " ", break_on_hyphens=False),
         *textwrap.wrap(meaning, width=78, initial_indent=6 * " ", subsequent_indent=6 * " "),

@@ -22,7 +22,7 @@ def train(
 
     Args:
         out: The dataset's folder, or the folder of a run.
-        version: Of a run: its version; None means the last.
+        version: Of a run: its version; the last by default.
         quiet: Show no progress.
     """
     from jax_diversity.lab.training import train_in_place
@@ -47,10 +47,10 @@ def lab_explain(
     Args:
         out: The dataset's folder.
         checkpoint: A checkpoint's folder, such as out/training/balance/checkpoints/200, or the folder of a training
-            run. None means the last checkpoint of the dataset's training runs.
+            run. The default is the last checkpoint of the dataset's training runs.
         sequences: Number of training sequences whose gradients are explained.
-        batch_size: Number of sequences in a batch of training. None means the batch size of the dataset's build, or
-            256.
+        batch_size: Number of sequences in a batch of training. The default is the batch size of the dataset's build,
+            or 256.
         picture: Write the picture (SVG) to this file.
         quiet: Show no progress.
     """

@@ -30,7 +30,7 @@ class TrainConfig:
     """The lab's small GPT and its training run."""
 
     ordering: str | None = None
-    """The dataset's ordering that training follows, or a .npy file of sequence indices; None means `balance`. Not for
+    """The dataset's ordering that training follows, or a .npy file of sequence indices; `balance` by default. Not for
     a stored run, which has its own order."""
     num_steps: int = 200
     """Number of optimiser steps."""

@@ -91,7 +91,7 @@ class AfterConfig:
     """Another ordering that is continued here: its first positions stay, the other sequences are ordered again."""
 
     order: str | None = None
-    """Name of the other ordering, which must be made before this one. With None, all sequences are ordered."""
+    """Name of the other ordering, which must be made before this one. Without it, all sequences are ordered."""
     position: Place | None = None
     """The first position that changes, as a number of sequences (`1000`) or as a fraction of the run (`0.5`)."""
 
@@ -112,19 +112,19 @@ class OrderConfig:
     """
 
     method: str = "balance"
-    """A method's name; `jax-diversity order --help` lists them."""
+    """A method's name; the end of `jax-diversity order --help` lists the methods."""
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
     """The method's own options, such as `pool_size 8192`; other options keep their defaults."""
     name: str | None = None
-    """Name of the ordering. None means the method's name. The name of another method is refused."""
+    """Name of the ordering. The default is the method's name. The name of another method is refused."""
     seed: int = 0
     """Seed for methods that use random numbers."""
     objective: Objective = Objective()
     reverse: bool = False
     """Reverse the order: last sequence first."""
     devices: int | None = None
-    """Number of devices that share the work, for methods that support it; the result does not change. None means one
-    device."""
+    """Number of devices that share the work, for methods that support it; the result does not change. The default is
+    one device."""
     targets: TargetsConfig = TargetsConfig()
     after: AfterConfig = AfterConfig()
 

@@ -128,7 +128,7 @@ def prepare(
     Args:
         quiet: Show no progress.
         dry_run: Show what the steps would keep, and write nothing.
-        sample: In a dry run: approximate number of documents to read, from all files; None means all documents.
+        sample: In a dry run: approximate number of documents to read, from all files; by default all documents.
     """
     if sample is not None and not dry_run:
         raise UserError(
@@ -157,9 +157,9 @@ def report(
     Args:
         quiet: Show no progress.
         open: Show the page in the browser.
-        version: Of a run: its version; None means the last.
+        version: Of a run: its version; the last by default.
         families: For a run: families to measure; by default all families that the datasets balance.
-        target: For a run: the folder for report.html and report.json; None means the run's folder.
+        target: For a run: the folder for report.html and report.json; by default the run's folder.
     """
     from jax_diversity.pipeline.guidance import show_report
     from jax_diversity.streaming.run.commands import is_run
@@ -259,7 +259,7 @@ def repack(
         out: The dataset's folder.
         to: The new dataset's folder.
         seed: Seed of the packing.
-        sequence_length: L, the length of the new sequences; None means the length of the dataset's sequences.
+        sequence_length: L, the length of the new sequences; by default the length of the dataset's sequences.
         quiet: Show no progress.
     """
     from jax_diversity.pipeline import repacking

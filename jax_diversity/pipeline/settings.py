@@ -54,7 +54,7 @@ class BuildConfig:
     batch_size: int | None = None
     """The global batch size of your training, in sequences over all hosts: orderings without `windows` balance windows
     of this size, `greedy_block_shuffle` without a `block_size` shuffles blocks of this size, and measures, report and
-    `inspect` show this size. None if it is unknown."""
+    `inspect` show this size. Leave it out if it is unknown."""
     features_from: str | None = None
     """A built dataset whose tokenizer, embedder, clusters, length bins and families are used for these documents:
     nothing is fitted to these documents. The settings of these stages come from that dataset."""

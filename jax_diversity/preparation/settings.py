@@ -60,15 +60,15 @@ class CorpusConfig:
     """The records of an ArrayRecord file (format `tokens`): `example`, a tf.train.Example with the token ids as an
     int64 list in `tokens_field`; otherwise the bytes of a little-endian array of this type."""
     end_id: int | None = None
-    """The token that ends every document in files of token ids alone (format `tokens`). None reads the index beside a
-    `.ds` or `.npy` file, or the header of llm.c."""
+    """The token that ends every document in files of token ids alone (format `tokens`). Without it, the index beside a
+    `.ds` or `.npy` file is read, or the header of llm.c."""
     start_id: int | None = None
     """The token that begins every document in files of token ids alone."""
     dtype: Literal["uint16", "uint32", "int32"] | None = None
-    """The type in files of token ids alone; None recognises it."""
+    """The type in files of token ids alone; by default it is recognised."""
     documents_begin: str | None = None
     """A regular expression for text files with several documents: a document begins with each matching line, such as
-    `^ = [^=]` for an article of WikiText, or `\\S` for every line. None: each file is one document."""
+    `^ = [^=]` for an article of WikiText, or `\\S` for every line. Without it, each file is one document."""
     title_field: str = "title"
     """The field of a document's title."""
     duplicate_ids: Literal["error", "rename"] = "error"

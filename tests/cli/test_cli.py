@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.cli.main import main
+from jax_diversity.cli.main import all_verbs, main
+from jax_diversity.cli.parsing import list_options
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.ordering.base import METHODS
 
@@ -300,13 +301,30 @@ def test_help_of_every_verb(capsys: pytest.CaptureFixture, monkeypatch) -> None:
         assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("verb", "option", "meaning"), [("order", "page", "Draw"), ("inspect", "compare", "Show")])
-def test_help_of_an_option_that_turns_something_off_says_so(
+@pytest.mark.parametrize(
+    ("verb", "option", "meaning"),
+    [
+        ("order", "", "page Draw the"),
+        ("inspect", "", "compare Show the"),
+        ("pack", "packing.", "keep-validation Whether"),
+    ],
+)
+def test_help_of_an_option_that_is_on_has_both_names(
     verb: str, option: str, meaning: str, capsys: pytest.CaptureFixture
 ) -> None:
+    name, text = meaning.split(" ", 1)
     with pytest.raises(SystemExit):
         main([verb, "--help"])
-    assert f"--no-{option} Turns this off: {meaning} the " in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"--{option}{name}, --{option}no-{name} (default: on) {text} " in shown
+
+
+def test_help_names_no_value_of_python() -> None:
+    """A user leaves an option out; `None` is a word only for options whose default is another value."""
+    for verb, command in all_verbs().items():
+        for option in list_options(command.options, expands=True):
+            assert "None" not in option.meaning.replace("`None`", ""), (verb, option.name)
+            assert "`None`" not in option.meaning or option.default is not None, (verb, option.name)
 
 
 def test_help_lists_comparisons_after_the_methods_of_our_own(capsys: pytest.CaptureFixture) -> None:

@@ -15,12 +15,13 @@ from jax_diversity.foundation.settings import read_settings, settings_from_plain
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig, demo_config
+from jax_diversity.preparation.passes.settings import RECIPES as RECIPES_FOLDER
 
 pytestmark = pytest.mark.core
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
-RECIPES = sorted((FOLDER / "preparation").glob("*.yaml"))
+RECIPES = sorted(RECIPES_FOLDER.glob("*.yaml"))
 
 
 def load(tmp_path: Path, text: str) -> BuildConfig:
@@ -48,9 +49,7 @@ def test_recipes_of_preparation(path: Path) -> None:
     dataclasses.replace(config, preparation=dataclasses.replace(config.preparation, options=options)).check()
     named = BuildConfig(preparation=PreparationConfig(recipe=path.stem))
     assert named.preparation.listed() == config.preparation.steps
-    assert path.read_text(encoding="utf-8").startswith(
-        f"# jax-diversity build --config configs/preparation/{path.name}"
-    )
+    assert path.read_text(encoding="utf-8").startswith(f"# jax-diversity build --recipe {path.stem} ")
 
 
 def load_corpus(config: BuildConfig) -> BuildConfig:

@@ -20,6 +20,7 @@ import pytest
 
 import jax_diversity as jd
 from evidence.__main__ import VERBS as EXPERIMENT_VERBS
+from jax_diversity.cli.main import main
 from jax_diversity.cli.parsing import Signature, list_options, with_full_names
 from jax_diversity.pipeline.build import Build
 from jax_diversity.sequences.embedding.settings import EmbeddingConfig
@@ -156,6 +157,24 @@ def test_the_packing_method_of_the_contributors_page(tmp_path: Path, monkeypatch
     assert packed.segments.document_index.tolist() == [1, 1, 1, 2, 2, 0]
     with pytest.raises(jd.UserError, match="no option 'atom_size': expected one of last_sequence"):
         pack([3], 4, method="longest_first", atom_size=2)
+
+
+def test_the_published_objectives_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands as they are: the orders are those of the objectives with norms, on bins of equal tokens."""
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path / "texts", num_documents=300)
+    build, loop = blocks(DOCS / "which-order.md", "sh")[0].replace(".jsonl.gz", ".jsonl").split("\n", 1)
+    sizes = ["--tokenizer.vocab-size", "300", "--sequence-length", "32", "--windows", "8", "--quiet"]
+    assert main([*shlex.split(build)[1:], *sizes]) == 0
+    names, command = re.fullmatch(r"for name in (.+); do\n(.+)\ndone\n", loop, re.DOTALL).groups()  # type: ignore[union-attr]
+    for name in names.split():
+        assert main([*shlex.split(command.replace("$name", name))[1:], "--no-page", "--quiet"]) == 0
+    dataset = jd.open_dataset("published")
+    assert dataset.settings["characteristics"]["length_bins_equal"] == "tokens"
+    objectives = {"f1": jd.Objective.f1(), "f2": jd.Objective.f2(form="norms"), "f3": jd.Objective.f3(form="norms")}
+    for name, objective in objectives.items():
+        expected = jd.order(dataset, "greedy", objective=objective, ties="lowest")
+        np.testing.assert_array_equal(dataset.orderings[name], expected)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

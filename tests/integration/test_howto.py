@@ -6,6 +6,7 @@ import ast
 import csv
 import gzip
 import importlib
+import itertools
 import json
 import os
 import re
@@ -94,7 +95,7 @@ def run_commands(page: str) -> None:
 
 
 def test_every_page_says_when_what_to_check_and_what_goes_wrong() -> None:
-    assert len(PAGES) == 17
+    assert len(PAGES) == 18
     for page, text in PAGES.items():
         assert text.startswith("# "), page
         assert "\n**When:**" in text, page
@@ -336,6 +337,36 @@ def test_moving_targets(here: Path) -> None:
     assert (names["changed"].version, names["later"].version) == (2, 3)
     assert names["state"]["position"] == 64
     assert names["batches"].position == 80
+    by_tenth = [names["mean_lengths"][tenth].mean() for tenth in np.array_split(names["by_length"].indices, 10)]
+    assert by_tenth[-1] > 1.5 * by_tenth[0]
+    by_tenth = [names["mean_lengths"][tenth].mean() for tenth in np.array_split(names["ordering"].indices, 10)]
+    assert max(by_tenth) < 1.5 * min(by_tenth)
+
+
+def test_near_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """The page as it is: marked copies stay, and the orders keep them farther apart than a shuffle."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_corpus(tmp_path / "texts", num_documents=300)
+    lines = (folder / "part-0.jsonl").read_text(encoding="utf-8").splitlines()
+    copied = [json.loads(line) for line in lines if len(line) > 250][:30]
+    with (folder / "part-1.jsonl").open("a", encoding="utf-8") as file:
+        for record, number in itertools.product(copied, range(3)):
+            copy = {**record, "id": f"{record['id']}-{number}", "text": f"{record['text']} {number}"}
+            file.write(json.dumps(copy) + "\n")
+    build, order = commands("near-duplicates")
+    build = [word.replace(".jsonl.gz", ".jsonl") for word in build]
+    assert main(small(build, "--tokenizer.vocab-size", "300", "--sequence-length", "32", "--windows", "64")) == 0
+    assert main([*order, "--quiet"]) == 0
+    capsys.readouterr()
+    names = run("near-duplicates")
+    sizes = np.bincount(names["dataset"].duplicate_groups)
+    assert (sizes > 1).sum() == len(copied) == 30
+    assert (sizes == 4).sum() == 30
+    printed = {
+        line.split()[0]: [float(word) for word in line.split()[1:]] for line in capsys.readouterr().out.splitlines()
+    }
+    assert printed["apart"][1] < printed["balance"][1] < printed["uniform_shuffle"][1]
+    assert printed["apart"][3] < printed["uniform_shuffle"][3]
 
 
 def test_maxtext(here: Path) -> None:

@@ -40,7 +40,7 @@ def sample(
         out: The dataset's folder, or a Parquet file of documents.
         n: The number to choose.
         share: The share to choose, above 0 and below 1.
-        of: What to choose; None means sequences of a dataset, and documents if `--out` is a Parquet file of documents.
+        of: What to choose; by default sequences of a dataset, and documents if `--out` is a Parquet file of documents.
         values: Your own numbers, such as losses of an earlier model, that the sample also balances: a .npy file with
             one number for each of all, or a .npz file with several arrays by name.
         num_samples: Number of samples; no two have a common sequence.

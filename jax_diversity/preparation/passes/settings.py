@@ -49,7 +49,8 @@ class PreparationConfig:
     steps: tuple[StepConfig, ...] = ()
     """The steps, in their order."""
     recipe: str | None = None
-    """The name of a list of steps in configs/preparation, such as `fineweb`. It replaces `steps`."""
+    """The name of a list of steps, such as `fineweb`: a file in the package's folder preparation/recipes. It replaces
+    `steps`."""
     options: Options = field(default_factory=dict)
     """Options that replace the options in `steps` or in the recipe, as STEP.OPTION, such as `perplexity.reference
     wiki.txt`. Lists and mappings are YAML, such as `perplexity.thirds '[head, middle]'`. The second use of a step is

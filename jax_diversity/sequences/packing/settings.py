@@ -54,7 +54,7 @@ class PackingConfig:
     cluster). The factors of all rules that match a document are multiplied."""
     weight_field: str | None = "auto"
     """The metadata field with the weight of each document, which is multiplied with the factors of the rules. `auto`
-    uses the field `weight` if a step of preparation adds it; None uses no field."""
+    uses the field `weight` if a step of preparation adds it; `None` uses no field."""
     seed: int = 0
     """Seed of the random order of documents, of fractional weights, and of the random numbers of the method."""
 

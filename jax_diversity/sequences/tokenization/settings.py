@@ -64,16 +64,16 @@ class TokenizerConfig:
     end_token: str | None = _only_for(
         (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes have their own end token"
     )
-    """The end-of-document token, for a tokenizer from `path`; None means to look for the usual names."""
+    """The end-of-document token, for a tokenizer from `path`; by default the usual names are tried."""
     start_token: str | None = _only_for(
         ("bpe", "bytes", *_FILE_KINDS),
         None,
         "leave the setting out: a corpus's own tokens are stored as they are",
     )
-    """The token that starts every document, such as `<s>`. None means that documents have only an end token. `bpe` and
+    """The token that starts every document, such as `<s>`. Without it, documents have only an end token. `bpe` and
     `bytes` add the start token to their vocabulary; a tokenizer from `path` must have it."""
     end_id: int | None = _only_for(("stored",), None, "leave it out, or name the token in tokenizer.end_token")
-    """The id of the end-of-document token (kind `stored`); None means the id that ends nearly all documents."""
+    """The id of the end-of-document token (kind `stored`); by default the id that ends nearly all documents."""
     vocab_size: int = _only_for(
         ("bpe",), 16_384, "leave the setting out: only a tokenizer that is trained has a size to choose"
     )

@@ -14,7 +14,7 @@ def export(config: ExportConfig, *, out: str = "out", version: int | None = None
 
     Args:
         out: The dataset's folder, or the folder of a run.
-        version: The version of a run; None means the last.
+        version: The version of a run; the last by default.
         quiet: Show no progress.
     """
     from jax_diversity.streaming.export import export as exporting

@@ -11,17 +11,18 @@ class MegatronExportConfig:
     """The run of Megatron-LM that reads the cache; these values determine the name of the cache."""
 
     description: str | None = None
-    """The `...-GPTDataset-train-description.txt` that such a run wrote to its cache; None means that it is made
-    from the other options."""
+    """The `...-GPTDataset-train-description.txt` that such a run wrote to its cache; without it, it is made from
+    the other options."""
     prefix: str | None = None
-    """The .bin and .idx files that the run reads, exactly as in its --data-path; None means the dataset's files;
+    """The .bin and .idx files that the run reads, exactly as in its --data-path; by default the dataset's files;
     if the dataset has several pairs, they are copied into the target folder as one pair."""
     seed: int | None = None
-    """The --seed of the run; None means the seed that the sequences were packed with."""
+    """The --seed of the run; by default the seed that the sequences were packed with."""
     split: str | None = "100,0,0"
-    """The --split of the run; None if the run has --train-data-path instead."""
+    """The --split of the run; `None` if the run has --train-data-path instead."""
     num_samples: int | None = None
-    """The number of iterations times the global batch size; None if Megatron reads one epoch, or the whole run."""
+    """The number of iterations times the global batch size; leave it out if Megatron reads one epoch, or the whole
+    run."""
     tokenizer: str | None = None
     """The `unique_identifiers` of the tokenizer, as JSON or the name of a .json file."""
 
@@ -47,7 +48,7 @@ class MaxTextExportConfig:
     """Files for MaxText."""
 
     sequences_per_file: int | None = None
-    """Number of records in a file; None means one file. MaxText reads several files in the order in which the
+    """Number of records in a file; by default there is one file. MaxText reads several files in the order in which the
     disk lists them, which is not always the order of their names; a gs:// bucket lists them sorted."""
 
 
@@ -59,7 +60,7 @@ class ExportConfig:
     """`npy`: only the indices; `megatron`: the index cache of Megatron-LM and NeMo; `olmo`: the global indices of
     OLMo-core; `maxtext`: ordered records. Levanter and PyTorch need no files: docs/exports.md."""
     ordering: str | None = None
-    """The dataset's ordering, or a .npy file of sequence indices; None means `balance`."""
+    """The dataset's ordering, or a .npy file of sequence indices; `balance` by default."""
     target: str = "export"
     """The folder for the files."""
     overwrite: bool = False

@@ -115,7 +115,7 @@ def measure(
             with, except sizes of which fewer than two windows fit into the dataset.
         families: Families to measure; each stored family is allowed; default: the families that the dataset balances.
             The norm drift is measured in the first family.
-        version: The version of a run; None means the last.
+        version: The version of a run; the last by default.
         targets: An ordering (name or .npy file) that was made with targets: also compare every window with these
             targets.
         all: Print every measure, by family and window size, and the curves.
@@ -191,10 +191,10 @@ def inspect(
 
     Args:
         out: The folder of a dataset, or of a run.
-        ordering: The ordering that training follows, or a .npy file of sequence indices; None means `balance`.
-        version: The version of a run; None means the last.
+        ordering: The ordering that training follows, or a .npy file of sequence indices; `balance` by default.
+        version: The version of a run; the last by default.
         step: The step of training, counted from 0 over all epochs.
-        batch_size: Number of sequences in a batch over all hosts; None means the batch size of the dataset, or 64 (or
+        batch_size: Number of sequences in a batch over all hosts; by default the batch size of the dataset, or 64 (or
             all sequences, if there are fewer).
         rank: Show only the rows that this host reads; hosts are counted from 0. This needs `num_hosts`.
         num_hosts: Number of hosts that share the batch.

@@ -48,8 +48,8 @@ class Mixture:
     each weight before its name, such as `3 web 1 code`. The names are the names of the datasets' folders, or of the
     groups of `family`; all groups that a pattern such as `web-*` matches share its weight. For shares that change
     during the run: `Targets`, or the settings of an order's `targets`, such as `{shares: {dataset: [{web: 0.9}, {web:
-    0.5}]}, starts: [0, 0.8]}`; the starts count from the first position that the call makes. None means that the
-    weights are the sizes."""
+    0.5}]}, starts: [0, 0.8]}`; the starts count from the first position that the call makes. By default, the weights
+    are the sizes."""
     family: str = DATASET
     """The weights apply to the datasets, or to the groups of a family that the datasets balance, such as `source`. With
     groups the order is joint, also for one dataset."""
