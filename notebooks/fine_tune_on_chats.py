@@ -5,7 +5,7 @@
 #
 # This notebook makes 600 conversations, packs them so that answers stay with their questions, trains a tiny model
 # on the answers alone, and measures the loss of held-out conversations by answer. At the end, the chats are mixed with
-# plain text. It takes about a minute on two cores and needs no GPU.
+# plain text. It takes one to two minutes on two cores and needs no GPU.
 #
 # The page *Fine-tune on chats* of the documentation has the same way for your own files.
 

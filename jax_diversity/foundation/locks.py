@@ -57,18 +57,25 @@ def lock(file: int | IO[Any], *, shared: bool = False, wait: bool = True) -> boo
 def locked(folder: Path) -> Iterator[None]:
     """Make a folder and lock it for writing; the operating system releases the lock when the process ends.
 
+    If the block raises an error, folders that this call made are removed again, unless they have content.
+
     Raises:
         UserError: a process or thread, possibly this one, has locked the folder; or it cannot be written to.
     """
+    new_folders = [each for each in (folder, *folder.parents) if not each.exists()]
     make_folder(folder)
     path = folder.resolve() / _NAME
     handle = _lock(path)
     _open_locks.add(handle)
+    is_complete = False
     try:
         yield
+        is_complete = True
     finally:
         with suppress(OSError):  # the lock must be released even if the disk fails
             path.unlink()  # before the release, because the file of the next lock has the same name
+            for new_folder in () if is_complete else new_folders:
+                new_folder.rmdir()  # an error if it is not empty
         _open_locks.discard(handle)
         os.close(handle)
 

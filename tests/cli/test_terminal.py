@@ -216,7 +216,8 @@ def test_what_the_stream_cannot_say_becomes_a_question_mark(monkeypatch: pytest.
 
 
 def test_a_document_that_is_not_used_and_one_that_is() -> None:
-    assert uses_table("a", ONE, []) == "a: in no training sequence (kept for validation, or lost in packing)"
+    absent = uses_table("a", ONE, [], absence="kept for validation")
+    assert absent == "a: in no training sequence of the run (kept for validation)"
     text = uses_table("a\x1b", ONE, [DocumentUse(5, 4_000, 62, 32, 0, 17, 0, "out", 0)])
     assert text.splitlines()[-1].split() == ["62", "32", "4,000", "5", "17", "0"]
     assert "\x1b" not in text

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.preparation.readers.jinja_template import JINJA, JinjaTemplate, jinja_template, template_folder
 from jax_diversity.preparation.readers.turns import Rendered, Turn, TurnSpan
 from jax_diversity.schema.documents import ANSWERS, ROLES
@@ -177,10 +177,17 @@ def _patterns_of_file(path: Path) -> Iterator[tuple[str, _Pattern]]:
         if len(content) > _MAX_BYTES:
             raise UserError(f"Expected a template of at most {_MAX_BYTES} bytes at {path}, found a longer file.")
         patterns = parse_yaml(content.decode("utf-8-sig"))
+    except FileNotFoundError:
+        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise UserError(
+            f"Expected corpus.chat_template to be {choices}, found {str(path)!r}, where there is no file or "
+            f"folder{did_you_mean(path.name, [*BUILT_IN, *JINJA, *beside])}"
+        ) from None
     except (OSError, ValueError) as error:  # a path with a zero byte, a file that is not UTF-8
         if isinstance(error, UserError):
             raise
-        raise UserError(f"Expected corpus.chat_template to be {choices}, found {str(path)!r}: {error}.") from None
+        reason = getattr(error, "strerror", None) or in_one_line(error)
+        raise UserError(f"Expected corpus.chat_template to be {choices}, found {str(path)!r}: {reason}.") from None
     if not isinstance(patterns, dict) or ANSWERS not in patterns:
         raise UserError(
             f"Expected a pattern for each role, {ANSWERS!r} among them, in the template {path}, found none; write a "

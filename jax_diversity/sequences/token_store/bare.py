@@ -89,8 +89,9 @@ def find_documents(
         raise UserError(f"Expected a file of tokens at {source}, found: {error.strerror}; check the path.") from None
     if beginning.startswith(_NUMPY):
         raise UserError(
-            f"Expected token ids without a header in {source}, as dolma writes them, found NumPy's header; load the "
-            "array with np.load, and store it with jax_diversity.sequences.token_store.megatron.TokenWriter."
+            f"Expected token ids without a header in {source}, as dolma writes them, found NumPy's header; write the "
+            f"ids without it, np.load({str(source)!r}).astype(np.uint32).tofile('train.bin'), and give that file and the "
+            "token that ends every document (end_id) or begins it (start_id)."
         )
     header = _header(source, beginning, num_bytes)
     told_type = None if dtype is None else np.dtype(dtype)

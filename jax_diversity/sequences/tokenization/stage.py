@@ -183,7 +183,8 @@ def _tokenizer_fingerprint(context: Context) -> str:
 def summary(counts: Counts) -> str:
     """Summarize the counts in one line: tokens, vocabulary, library."""
     text = f"{counted(counts['num_tokens'], 'token')}, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
-    if counts["implementation"] == "stored" and counts["end_token"] is None:
+    is_given = counts["implementation"] == "stored"
+    if is_given and counts["end_token"] is None:
         text += ", which is the largest id plus 1, because tokenizer.path names no tokenizer"
     if "bytes_per_token" in counts:
         text += f", {counts['bytes_per_token']:.3g} bytes per token"
@@ -193,7 +194,7 @@ def summary(counts: Counts) -> str:
         text += f", {names:,} names of added tokens in documents stayed text"
     if counts.get("start_token") is not None:
         text += f", documents start with {counts['start_token']}"
-    return f"{text}, by {counts['implementation']}"
+    return f"{text}, ids as stored in the corpus" if is_given else f"{text}, by {counts['implementation']}"
 
 
 TOKENIZE = Stage(

@@ -251,7 +251,8 @@ def inspect(
             show(document_json(histories, uses))
             return
         sentences = [sentence for history in histories for sentence in history.sentences]
-        where = "" if is_removed else uses_table(document, run, uses, inspector.appearances(document))
+        absence = "" if is_removed or uses else inspector.absence(document)
+        where = "" if is_removed else uses_table(document, run, uses, inspector.appearances(document), absence)
         turns = [turns_text(chat_turns(dataset, document)) for dataset in run.datasets]
         show("\n".join([history_text(document, sentences, where), *filter(None, turns)]))
         return

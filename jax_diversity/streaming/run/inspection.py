@@ -233,6 +233,16 @@ class Inspector:
                 uses += [DocumentUse(sequence, position, *step, *part, index, path, epoch) for part in parts[sequence]]
         return sorted(uses, key=lambda use: (use.position, use.document_offset))
 
+    def absence(self, document: str) -> str:
+        """Why the run does not read a document of its datasets, which has no `uses`; a reason for each dataset."""
+        numbers = [find_document(dataset, document) for dataset in self.run.datasets]
+        reasons = (
+            _absence(dataset, number)
+            for dataset, number in zip(self.run.datasets, numbers, strict=True)
+            if number is not None
+        )
+        return "; ".join(dict.fromkeys(reasons))
+
     def appearances(self, document: str) -> int | None:
         """The number of appearances of a document, which its weight determines; None if documents have no weights."""
         for dataset in self.run.datasets:
@@ -263,6 +273,16 @@ class Inspector:
             tv = float(total_variation(tokens[None], target)[0])
             families[family] = FamilyView(tv, tokens / max(tokens.sum(), 1.0), target, names)
         return families
+
+
+def _absence(dataset: Dataset, document_index: int) -> str:
+    if dataset.held_out[document_index]:
+        return "kept for validation"
+    if dataset.appearances is not None and not dataset.appearances[document_index]:
+        return "left out by its weight"
+    if document_parts(dataset, document_index):
+        return "the run does not reach its sequences, or skips them"
+    return "left out by packing"
 
 
 def _stored_shares(dataset: Dataset, family: str) -> Float64[np.ndarray, " group"]:

@@ -184,13 +184,16 @@ def _clean(text: str) -> str:
     return clean(text).replace("\n", "\ufffd")
 
 
-def uses_table(document: str, run: Run, uses: Sequence[DocumentUse], appearances: int | None = None) -> str:
-    """A table of the uses of a document in a run, and how often it was packed because of its weight."""
+def uses_table(
+    document: str, run: Run, uses: Sequence[DocumentUse], appearances: int | None = None, absence: str = ""
+) -> str:
+    """A table of the uses of a document in a run, and how often it was packed because of its weight.
+
+    Without uses, `absence` is the reason (`Inspector.absence`).
+    """
     document, several = _clean(document), len(run.sizes) > 1
     if not uses:
-        weighed = "" if appearances is None else "left out by its weight, "
-        missed = "" if run.is_bijection else ", or not reached"
-        return f"{document}: in no training sequence ({weighed}kept for validation, or lost in packing{missed})"
+        return f"{document}: in no training sequence of the run ({absence})"
     of_dataset = ("dataset",) if several else ()
     of_run = () if run.is_bijection else ("epoch",)
     numbers = (*of_run, "step", "row", "position", "sequence", "tokens", "from token")

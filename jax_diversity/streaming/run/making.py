@@ -401,7 +401,7 @@ def _stored(
     """
     seed = f", seed {orders.seed}" if METHODS.takes(orders.method, "seed") else ""
     of_targets = f", targets of {' and '.join(orders.target_families)}" if orders.target_families else ""
-    change = f"{change}: {orders.method}{seed}{orders.windows_of(datasets)}{of_targets}"
+    change = f"{change}; ordered by {orders.method}{seed}{orders.windows_of(datasets)}{of_targets}"
     before, key = content.parts, secrets.token_hex(16)
     epoch = sum(dataset.num_sequences for dataset in datasets)
     length = epoch * -(-_SHORTEST_PART // epoch)

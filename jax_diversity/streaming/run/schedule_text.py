@@ -16,25 +16,29 @@ _VISIBLE = 0.005
 
 
 def schedule_table(
-    members: Sequence[Member], versions: Sequence[Version], num_positions: Int64[np.ndarray, " dataset"]
+    names: Sequence[str],
+    members: Sequence[Member],
+    versions: Sequence[Version],
+    num_positions: Int64[np.ndarray, " dataset"],
 ) -> str:
     """Tables of the datasets of a run, their shares of positions and of targets, and the versions of the run.
 
     If a dataset was checked against files of evaluation texts, these files are listed for every dataset.
 
     Args:
+        names: the names of the datasets, as in the weights of a run.
         members: the datasets.
         versions: all versions of the run.
         num_positions: the number of positions of every dataset.
     """
     of_targets = _target_shares(members, num_positions)
-    names = ("dataset", "sequences", "positions", "share", *["loss tokens"] * bool(of_targets), "epochs")
-    datasets = plain_table(*names, numbers=("sequences", "positions"))
-    for number, (member, count) in enumerate(zip(members, num_positions.tolist(), strict=True)):
+    columns = ("dataset", "sequences", "positions", "share", *["loss tokens"] * bool(of_targets), "epochs")
+    datasets = plain_table(*columns, numbers=("sequences", "positions"))
+    for number, (name, member, count) in enumerate(zip(names, members, num_positions.tolist(), strict=True)):
         epochs = count / member.num_sequences if member.num_sequences else 0.0
         shares = [count / max(int(num_positions.sum()), 1), *of_targets[number : number + 1]]
         cells = (f"{member.num_sequences:,}", f"{count:,}", *(f"{share:.1%}" for share in shares), f"{epochs:.2f}")
-        datasets.add_row(end_of(clean(member.path), 36), *cells)
+        datasets.add_row(end_of(clean(name), 36), *cells)
     changes = plain_table("version", "positions", "change", numbers=("version", "positions"))
     for number, version in enumerate(versions, start=1):
         length = sum(len(piece) for piece in version.slices if not piece.skipped)
@@ -42,7 +46,10 @@ def schedule_table(
     words = 'The column "loss tokens" has the shares of tokens that count towards the loss with loss_mask="answers".'
     parts = ["\n".join([printed(datasets), *[wrapped(words)] * bool(of_targets)]), printed(changes)]
     if any(member.checked_against for member in members):
-        lists = (f"{member.path}: {'; '.join(member.checked_against) or 'none'}" for member in members)
+        lists = (
+            f"{name}: {'; '.join(member.checked_against) or 'none'}"
+            for name, member in zip(names, members, strict=True)
+        )
         words = "Evaluation texts that the datasets were checked against:"
         parts.insert(1, "\n".join([words, *(wrapped(clean(text)) for text in lists)]))
     return "\n\n".join(parts)

@@ -112,7 +112,7 @@ class Mixture:
                 for name, epochs in self.num_epochs.items()
             ]
         words += ["interleaved as by Megatron"] if self.interleaving == "megatron" else []
-        words += [f"weights of {self.family}"] if self.weights is not None else []
+        words += [f"weighted by {self.family}"] if self.weights is not None else []
         words += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
         words += [f"at most {self.max_repeats} times"] if self.max_repeats is not None else []
         return "".join(f", {word}" for word in words)

@@ -23,7 +23,7 @@ from jaxtyping import Int64
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.folders import as_path, inside
+from jax_diversity.foundation.folders import as_path, distinct_ends, inside
 from jax_diversity.foundation.locks import is_locked
 from jax_diversity.streaming.dataset import Dataset, open_dataset
 from jax_diversity.streaming.dataset.orderings import OrderingFile
@@ -71,7 +71,9 @@ class StoredRun(Run):
 
     def __str__(self) -> str:
         dataset, _ = self.places(np.arange(len(self)))
-        return schedule_table(self.members, self.content.versions, np.bincount(dataset, minlength=len(self.members)))
+        names = distinct_ends([_absolute(member.path, self.root) for member in self.members])
+        num_positions = np.bincount(dataset, minlength=len(self.members))
+        return schedule_table(names, self.members, self.content.versions, num_positions)
 
     @property
     def _size_text(self) -> str:

@@ -122,7 +122,7 @@ def test_shares_of_a_change_are_the_target_from_its_position_on(folder: Path, tm
     run = jd.open_schedule(tmp_path / "python")
     expected = jd.extend_schedule(run, position=30, targets={"length": {"short": 0.6}})
     np.testing.assert_array_equal(whole(jd.open_schedule(tmp_path / "command")), whole(expected))
-    assert expected.content.versions[-1].change == "from position 30 on: balance, seed 0, targets of length"
+    assert expected.content.versions[-1].change == "from position 30 on; ordered by balance, seed 0, targets of length"
 
 
 def test_a_run_is_not_a_dataset(folder: Path, tmp_path: Path) -> None:
