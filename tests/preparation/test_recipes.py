@@ -110,7 +110,7 @@ def test_options_equal_the_papers(recipe: str, step: str) -> None:
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_names_its_source_and_what_is_left_out(path: Any) -> None:
     header = " ".join(line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line[:1] == "#")
-    assert header.startswith("jax-diversity build --config")
+    assert header.startswith(f"jax-diversity build --recipe {path.stem} ")
     assert "arXiv:" in header or "JMLR" in header or path.stem == "wikitext-50-words"
     assert "Left out" in header or "Differences" in header
     for each in dataclasses.replace(PreparationConfig(recipe=path.stem)).listed():

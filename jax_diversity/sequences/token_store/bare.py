@@ -90,8 +90,8 @@ def find_documents(
     if beginning.startswith(_NUMPY):
         raise UserError(
             f"Expected token ids without a header in {source}, as dolma writes them, found NumPy's header; write the "
-            f"ids without it, np.load({str(source)!r}).astype(np.uint32).tofile('train.bin'), and give that file and the "
-            "token that ends every document (end_id) or begins it (start_id)."
+            f"ids without it, np.load({str(source)!r}).astype(np.uint32).tofile('train.bin'), and give that file and "
+            "the token that ends every document (end_id) or begins it (start_id)."
         )
     header = _header(source, beginning, num_bytes)
     told_type = None if dtype is None else np.dtype(dtype)

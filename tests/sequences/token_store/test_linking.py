@@ -136,7 +136,10 @@ def broken(tmp_path: Path, fault: str) -> tuple[Path, dict[str, Any]]:
         ("words", r"places in .*x\.csv\.gz"),
         ("columns", r"places in .*x\.csv\.gz"),
         ("not compressed", r"places in .*x\.csv\.gz, found: .*[Nn]ot a gzipped file"),
-        ("numpy", r"without a header in .*x\.npy.*found NumPy's header; .*x\.npy'\)\.astype\(np\.uint32\)\.tofile\('train\.bin'\)"),
+        (
+            "numpy",
+            r"without a header in .*x\.npy.*found NumPy's header; .*x\.npy'\)\.astype\(np\.uint32\)\.tofile\('",
+        ),
     ],
 )
 def test_faults_are_one_sentence(tmp_path: Path, fault: str, said: str) -> None:
