@@ -178,10 +178,10 @@ def _patterns_of_file(path: Path) -> Iterator[tuple[str, _Pattern]]:
             raise UserError(f"Expected a template of at most {_MAX_BYTES} bytes at {path}, found a longer file.")
         patterns = parse_yaml(content.decode("utf-8-sig"))
     except FileNotFoundError:
-        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        beside = map(str, sorted(path.parent.glob("*")))
         raise UserError(
             f"Expected corpus.chat_template to be {choices}, found {str(path)!r}, where there is no file or "
-            f"folder{did_you_mean(path.name, [*BUILT_IN, *JINJA, *beside])}"
+            f"folder{did_you_mean(str(path), [*BUILT_IN, *JINJA, *beside])}"
         ) from None
     except (OSError, ValueError) as error:  # a path with a zero byte, a file that is not UTF-8
         if isinstance(error, UserError):
