@@ -62,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         UserError: a process or thread, possibly this one, has locked the folder; or it cannot be written to.
     """
-    new_folders = [each for each in (folder, *folder.parents) if not each.exists()]
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     make_folder(folder)
     path = folder.resolve() / _NAME
     handle = _lock(path)

@@ -174,7 +174,8 @@ def _check_template(context: Context) -> None:
     if context.reference is None:
         return
     entries = context.folder.stages["prepare"], context.reference.manifest["stages"]["prepare"]
-    if len({entry["counts"].get(TEMPLATE, "") for entry in entries} | {""}) == 3:
+    templates = [entry["counts"].get(TEMPLATE) for entry in entries]
+    if all(templates) and templates[0] != templates[1]:
         used, other = (entry["config"]["corpus"]["chat_template"] for entry in entries)
         edited = ", or as this file was then" if used == other else ""
         warn(

@@ -234,7 +234,7 @@ class Inspector:
         return sorted(uses, key=lambda use: (use.position, use.document_offset))
 
     def absence(self, document: str) -> str:
-        """Why the run does not read a document of its datasets, which has no `uses`; a reason for each dataset."""
+        """Return why the run does not read a document, which has no `uses`; a reason for each dataset that has it."""
         numbers = [find_document(dataset, document) for dataset in self.run.datasets]
         reasons = (
             _absence(dataset, number)
