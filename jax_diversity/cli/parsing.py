@@ -41,8 +41,8 @@ SHORT = {
     "--tokenizer": "--tokenizer.path",
 }
 """Short names of options that are not the end of the option's name, or that messages use."""
-_MEANT = {"--batch-size": "--windows"}
-"""Options of other commands -> the option with the same meaning in a command that lacks them."""
+_MEANT = {"--batch-size": "--windows", "--dataset": "--out"}
+"""Options of other commands, or words of users -> the option with the same meaning in a command that lacks them."""
 
 
 class Option(NamedTuple):
@@ -319,10 +319,9 @@ def _unknown(verb: str, words: Sequence[str], options: Collection[str]) -> str:
     option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
     if option is not None:
         names = [*_short_names(options), *options]
-        near = difflib.get_close_matches(option.replace("_", "-"), names, n=1, cutoff=0.7)
-        near += [
-            option_name for option_name in names if _MEANT.get(option) == option_name or _begins(option, option_name)
-        ]
+        near = [name for name in names if _MEANT.get(option) == name]
+        near += difflib.get_close_matches(option.replace("_", "-"), names, n=1, cutoff=0.7)
+        near += [name for name in names if _begins(option, name)]
         return f"option {option}; did you mean {near[0]}?" if near else f"option {option};"
     meant = "--corpus.paths" if verb in ("build", "prepare") else "--out"
     hint = f" did you mean {meant} {words[0]}?" if Path(words[0]).exists() else ""

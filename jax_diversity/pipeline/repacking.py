@@ -70,6 +70,7 @@ def repack(
             f"Expected another seed or sequence length than those of {opened.root}, found seed {packing.seed} and "
             f"length {packing.sequence_length}, which are its own."
         )
+    packing.check()  # before there is a new folder
     # The given dataset is the source of features, so the origin of its own features does not matter.
     origin = str(opened.root.absolute())
     # The new dataset keeps the same documents for validation, also those that an earlier build has chosen.

@@ -14,7 +14,7 @@ from jax_diversity.streaming.dataset import Dataset
 from jax_diversity.streaming.export import megatron
 from jax_diversity.streaming.export.files import Written, common_length
 from jax_diversity.streaming.export.maxtext import write_maxtext
-from jax_diversity.streaming.export.olmo import write_olmo, write_olmo_tokens
+from jax_diversity.streaming.export.olmo import check_settings, write_olmo, write_olmo_tokens
 from jax_diversity.streaming.export.permutation import document_order, write_permutation, write_places
 from jax_diversity.streaming.export.settings import ExportConfig
 from jax_diversity.streaming.run.run import Run
@@ -73,7 +73,7 @@ def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) 
     options = config.megatron
     indices = megatron.packed_indices(dataset)
     lengths, length = dataset.tokens.document_lengths, dataset.sequence_length
-    written = []
+    written, copied = [], None
     if options.description is not None:
         path = Path(options.description)
         description = megatron.read_description(path, sequence_length=length, num_positions=len(run))
@@ -85,26 +85,28 @@ def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) 
         elif len(dataset.tokens.files) == 1:
             prefix = str(dataset.tokens.files[0].prefix.resolve())
         else:
-            prefix = str((target / "tokens").resolve())
-            with progress.task("export tokens", dataset.tokens.num_tokens, "token") as advance:
-                path, overwrite = Path(prefix), config.overwrite
-                written.append(megatron.write_tokens(dataset.tokens, path, overwrite=overwrite, advance=advance))
+            prefix = copied = str((target / "tokens").resolve())
         seed = dataset.settings["packing"]["seed"] if options.seed is None else options.seed
         num_samples = options.num_samples
         if num_samples is None and not run.is_bijection:
             num_samples = len(run)
         description = megatron.Description(prefix, num_samples, seed, length, options.split, tokenizer).text
     arrays = indices.document_index, indices.sample_index
+    if copied is not None:
+        megatron.check_samples(run, indices.sample_index, description)  # before the tokens are written
+        with progress.task("export tokens", dataset.tokens.num_tokens, "token") as advance:
+            tokens = dataset.tokens
+            written.append(megatron.write_tokens(tokens, Path(copied), overwrite=config.overwrite, advance=advance))
     return [*written, megatron.write_megatron(run, *arrays, description, target, overwrite=config.overwrite)]
 
 
 def _olmo(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    length, overwrite = common_length(run), config.overwrite
-    written = [write_olmo(run, target, config.olmo, sequence_length=length, overwrite=overwrite)]
+    length, overwrite, tokens = common_length(run), config.overwrite, []
     if config.olmo.tokens:
+        check_settings(run, config.olmo)  # before the tokens are written, and no order beside tokens that are refused
         with progress.task("export tokens", run.num_sequences, "sequence") as advance:
-            written.append(write_olmo_tokens(run, target / "sequences.npy", overwrite=overwrite, advance=advance))
-    return written
+            tokens = [write_olmo_tokens(run, target / "sequences.npy", overwrite=overwrite, advance=advance)]
+    return [write_olmo(run, target, config.olmo, sequence_length=length, overwrite=overwrite), *tokens]
 
 
 def _maxtext(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:

@@ -178,6 +178,14 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
     )
 
 
+def check_samples(order: Order, sample_index: Integer[np.ndarray, "boundary 2"], description: str) -> None:
+    """Raise a `UserError` if the order has other samples than the index, or fewer than the description."""
+    num_samples = len(sample_index) - 1
+    if order.num_sequences != num_samples or not len(order):
+        raise UserError(f"Expected an ordering of {num_samples} samples, found one of {order.num_sequences}.")
+    _check_num_samples(json.loads(description)["num_samples"], len(order))
+
+
 def write_megatron(
     order: Order,
     document_index: Integer[np.ndarray, " place"],
@@ -211,10 +219,8 @@ def write_megatron(
         >>> about = Description("tokens/web", None, 1234, 2048, "100,0,0", {"class": "..."})
         >>> write_megatron(ordering, indices.document_index, indices.sample_index, about.text, Path("cache"))
     """
+    check_samples(order, sample_index, description)
     num_samples = len(sample_index) - 1
-    if order.num_sequences != num_samples or not len(order):
-        raise UserError(f"Expected an ordering of {num_samples} samples, found one of {order.num_sequences}.")
-    _check_num_samples(json.loads(description)["num_samples"], len(order))
     num_rows = max(num_samples, len(order))
     unused = np.repeat(sample_index[-1:], num_rows - num_samples, axis=0)
     sample_index = np.concatenate([sample_index, unused])

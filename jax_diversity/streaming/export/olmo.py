@@ -79,25 +79,10 @@ def write_olmo(
         >>> write_olmo(ordering, Path("work-dir"), OlmoExportConfig(seed=34521), sequence_length=2048)
     """
     config, num_instances = config or OlmoExportConfig(), order.num_sequences
-    if num_instances >= _LARGEST:
-        raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
-    check_at_least(1, "olmo", config, "num_epochs")
-    check_at_least(0, "olmo", config, "seed")
+    check_settings(order, config)
     size = config.global_batch_size
-    # A shuffled stream has another order in every epoch.
-    is_run = not order.is_bijection or isinstance(order, StreamedRun)
-    if (is_run or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
-        why = "a run, because OLMo counts steps by epochs" if is_run else "numpy_2024, whose file is named after it"
-        raise UserError(
-            f"Expected a global batch size in 1 .. {num_instances} for {why}, found {size}; give "
-            "--olmo.global-batch-size."
-        )
-    if is_run and config.num_epochs != 1:
-        raise UserError(
-            f"Expected --olmo.num-epochs 1 with a run, which has its own epochs, found {config.num_epochs}."
-        )
     length = _num_indices(config, num_instances)
-    if is_run:
+    if _has_epochs(order):
         read = num_instances - num_instances % (size or 1)  # the positions that OLMo reads in an epoch
         starts = range(0, max(len(order), 1), read)
         indices = order.indices
@@ -113,6 +98,31 @@ def write_olmo(
     more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
     line = f"{paths[0]}{more}: {length:,} uint32 indices;{ends} work_dir={folder}, seed={config.seed}."
     return Written(tuple(paths), line)
+
+
+def check_settings(order: Order, config: OlmoExportConfig) -> None:
+    """Raise a `UserError` if the loader cannot have the order: too many instances for uint32, or settings."""
+    num_instances = order.num_sequences
+    if num_instances >= _LARGEST:
+        raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
+    check_at_least(1, "olmo", config, "num_epochs")
+    check_at_least(0, "olmo", config, "seed")
+    size, is_run = config.global_batch_size, _has_epochs(order)
+    if (is_run or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
+        why = "a run, because OLMo counts steps by epochs" if is_run else "numpy_2024, whose file is named after it"
+        raise UserError(
+            f"Expected a global batch size in 1 .. {num_instances} for {why}, found {size}; give "
+            "--olmo.global-batch-size."
+        )
+    if is_run and config.num_epochs != 1:
+        raise UserError(
+            f"Expected --olmo.num-epochs 1 with a run, which has its own epochs, found {config.num_epochs}."
+        )
+
+
+def _has_epochs(order: Order) -> bool:
+    """Return whether an order is a run with its own epochs; a shuffled stream has another order in every epoch."""
+    return not order.is_bijection or isinstance(order, StreamedRun)
 
 
 def _num_indices(config: OlmoExportConfig, num_instances: int) -> int:
