@@ -161,6 +161,8 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         sign_manifest(tmp_path / name, lambda manifest, name=name: manifest["stages"].pop(name))
         with pytest.raises(jd.UserError, match=f"without stage '{name}'; finish it with"):
             jd.repack(tmp_path / name, tmp_path / "x", seed=1)
+    with pytest.raises(jd.UserError, match="sequence_length <= 16777216"):
+        jd.repack(folder / "first", tmp_path / "x", seed=1, sequence_length=10**9)
     assert not (tmp_path / "x").exists()
     assert main(["repack", "--out", str(tmp_path / "none"), "--to", str(tmp_path / "x")]) == 2
     assert "Expected a dataset" in capsys.readouterr().err

@@ -430,12 +430,16 @@ def test_the_verb_writes_and_says_what(tiny: TinyDataset, tmp_path: Path, capsys
         (("--ordering", "absent"), "Unknown ordering 'absent'"),
         (("--ordering", "absent.npy"), "absent.npy, found no such file"),
         (("--to", "olmo", "--olmo.loader", "numpy_2024"), "global batch size"),
+        (("--to", "olmo", "--olmo.loader", "numpy_2024", "--olmo.tokens"), "global batch size"),
+        (("--to", "olmo", "--olmo.tokens"), "found padding in sequence"),
     ],
 )
 def test_the_verb_refuses_in_one_sentence(
     tiny: TinyDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    status, shown = run_verb(capsys, "--out", str(tiny.root), "--target", str(tmp_path), *arguments)
+    target = tmp_path / "target"
+    status, shown = run_verb(capsys, "--out", str(tiny.root), "--target", str(target), *arguments)
     assert status == 2
     assert len(shown.splitlines()) == 1
     assert re.search(message, shown), shown
+    assert not list(target.glob("*.npy"))

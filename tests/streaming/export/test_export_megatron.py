@@ -172,6 +172,7 @@ def test_what_does_not_fit_is_refused(built: Dataset, target: Path, megatron: di
     with pytest.raises(UserError, match=message):
         export(jd.make_run(built.root), settings(target, **megatron), QUIET)
     assert not list(target.glob("*-GPTDataset-*"))
+    assert not list(target.glob("tokens*"))
 
 
 def test_settings_that_were_changed_after_packing_are_found(built: Dataset, target: Path, tmp_path: Path) -> None:
