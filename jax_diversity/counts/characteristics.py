@@ -23,6 +23,7 @@ from jax_diversity.counts.token_counts import MAX_COUNT, TokenCounts, as_weights
 from jax_diversity.foundation.checks import as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.tables import Display, Displayed
+from jax_diversity.foundation.warned import warn
 from jax_diversity.foundation.wording import counted
 from jax_diversity.schema.orderings import as_integers
 
@@ -163,6 +164,12 @@ class Characteristics(TokenCounts, Displayed):
             of_labels = (name for name in counts if name not in entries)
             matrices |= {name: _of_labels(name, counts[name], totals) for name in of_labels}
             matrices = {name: matrices[name] for name in counts}
+        for name, matrix in entries.items():
+            if matrix.shape[1] == 1 and np.ptp(matrix.toarray()):
+                warn(
+                    f"Family {name!r} has the shape {matrix.shape}: one group, which every order balances. If the "
+                    "numbers are labels, give one axis of them, without a second one."
+                )
         names = {name: group_names for name, labels in counts.items() if (group_names := _names_of(labels))}
         names |= {name: labels for name, (_, labels) in labelled.items()}
         longest = _longest(matrices)
@@ -385,7 +392,9 @@ class Characteristics(TokenCounts, Displayed):
 
     def __repr__(self) -> str:
         families = ", ".join(f"{name}: {counted(matrix.shape[1], 'group')}" for name, matrix in self.counts.items())
-        return f"Characteristics({counted(self.num_sequences, 'sequence')} of {self.sequence_length}; {families})"
+        # Labels without a sequence length count a sequence as one token.
+        length = f" of {self.sequence_length}" if self.sequence_length > 1 else ""
+        return f"Characteristics({counted(self.num_sequences, 'sequence')}{length}; {families})"
 
     def _display(self) -> Display:
         number = max(self.num_sequences, 1)
@@ -464,7 +473,8 @@ def _as_entries(name: str, matrix: Any) -> Any:
             )
         raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts{reason}") from None
     if entries.ndim != 2 or entries.shape[1] == 0:
-        raise UserError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}.")
+        labels = "; labels are texts or whole numbers" if entries.ndim == 1 else ""
+        raise UserError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}{labels}.")
     values = entries.data
     if values.dtype.kind not in "iuf":
         raise UserError(f"Family {name!r} must contain integer token counts, found the type {values.dtype}.")
@@ -507,12 +517,15 @@ def _of_shares(name: str, entries: Any, totals: Any) -> coo_array:
 def _as_counts(name: str, entries: Any) -> csr_array:
     values = entries.data
     if values.dtype.kind == "f" and (bad := (values != np.floor(values)) | ~np.isfinite(values)).any():
+        message = f"Family {name!r} must contain whole token counts, found "
+        if not (is_finite := np.isfinite(values)).all():
+            raise UserError(f"{message}{values[~is_finite][0]}.")
         sums = np.asarray(entries.astype(np.float64).sum(axis=1)).ravel()
         row = int(np.abs(sums - 1).argmax())
-        raise UserError(
-            f"Family {name!r} must contain whole token counts, found {values[bad][0]}; shares must add up to 1 in "
-            f"every row, and row {row} adds up to {sums[row]:.6g}; cluster embeddings, and give the clusters as labels."
-        )
+        message += f"{values[bad][0]}; shares must add up to 1 in every row, and row {row} adds up to {sums[row]:.6g}"
+        if values.min() < 0:  # shares and counts are never negative
+            message += "; cluster embeddings, and give the clusters as labels"
+        raise UserError(f"{message}.")
     if len(values) and values.min() < 0:
         raise UserError(f"Family {name!r} must contain token counts >= 0, found {values.min()}.")
     if len(values) and values.max() > MAX_COUNT:

@@ -60,6 +60,12 @@ class Order(ABC):
         """The sequences at some positions, each from 0 to the length - 1; a run begins again after its end."""
         return self.indices[positions]
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.indices, dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({counted(len(self), 'position')}, fingerprint {self.fingerprint[:16]})"
+
 
 class Positions(Order):
     """An order in memory that may repeat sequences and leave sequences out.
@@ -144,9 +150,6 @@ class Ordering(Positions, Displayed):
 
     def __iter__(self) -> Iterator[np.int64]:
         return iter(self.indices)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.indices, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Ordering, (self.indices, dict(self.info))

@@ -83,6 +83,13 @@ def test_half_precision_and_tables_of_objects() -> None:
         jd.Characteristics.from_counts(np.array([[7, None], [5, 5]], object))
 
 
+def test_a_column_of_labels_is_a_group_and_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"'topic' has the shape \(3, 1\): one group"):
+        chars = jd.Characteristics.from_counts({"topic": np.array([[3], [1], [2]])})
+    assert chars.tokens.tolist() == [3, 1, 2]
+    assert repr(jd.Characteristics.from_counts(["a", "b"])) == "Characteristics(2 sequences; group: 2 groups)"
+
+
 def test_shares_beside_counts_and_labels_divide_the_tokens_of_the_sequences() -> None:
     counts = {"mix": [[0.7, 0.3], [0.5, 0.5], [1.0, 0.0]], "source": ["a", "b", "a"], "topic": [[3, 1], [0, 3], [0, 0]]}
     chars = jd.Characteristics.from_counts(counts)

@@ -36,13 +36,14 @@ def test_dense_and_sparse_counts_are_the_same(make) -> None:
         ({"topic": np.array([[1.0, np.inf]])}, "whole token counts, found inf"),
         (
             {"topic": np.array([[0.5, 0.7]])},
-            "whole token counts, found 0.5; shares must add up to 1 in every row, and row 0 adds up to 1.2;",
+            "whole token counts, found 0.5; shares must add up to 1 in every row, and row 0 adds up to 1.2\\.",
         ),
         (
             {"topic": np.array([[0.5, 0.5]])},
             "Family 'topic' has shares in its rows, so sequence_length is needed, found None",
         ),
-        ({"topic": np.array([[1.5, -0.5]])}, "whole token counts, found 1.5"),
+        ({"topic": np.array([[1.5, -0.5]])}, "whole token counts, found 1.5.*; cluster embeddings"),
+        ({"topic": [0.0, 1.0]}, r"found \(2,\); labels are texts or whole numbers"),
         ({"topic": COUNTS, "mix": np.array([[0.5, 0.5]])}, "'mix' has 1 rows, the counts have 2"),
         ({"topic": np.array([[1e30, 1.0]])}, "up to 2\\^53, found 1e\\+30"),
         ({"topic": np.array([[2**63]], np.uint64)}, "up to 2\\^53, found 9223372036854775808"),

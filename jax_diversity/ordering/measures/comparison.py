@@ -104,9 +104,15 @@ class Comparison(Displayed):
         for row in self.rows:
             if (row.ordering, *row.key) == (ordering, family, measure, window, offset):
                 return row.value
+        stored = [
+            f"window={row.window}, offset={row.offset!r}"
+            for row in self.rows
+            if (row.ordering, row.family, row.measure) == (ordering, family, measure)
+        ]
+        there = f"it has {'; '.join(stored)}" if stored else "`rows` contains all values"
         raise UserError(
-            f"The comparison has no value of {measure!r} for {ordering!r} in family {family!r} at window {window} "
-            f"and offset {offset}; `rows` contains all values."
+            f"The comparison has no value of {measure!r} for {ordering!r} in family {family!r} at window={window}, "
+            f"offset={offset!r}; {there}."
         )
 
     def relative_to(self, name: str) -> Comparison:

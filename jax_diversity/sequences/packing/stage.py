@@ -333,6 +333,8 @@ def summary(counts: Counts) -> str:
     if "num_appearances" in counts:
         text += f"; {counted(counts['num_documents_repeated'], 'document')} several times by weight"
         text += f", {counts['num_documents_left_out']:,} never" if counts["num_documents_left_out"] else ""
+    if "num_chats" not in counts and (lost := counts["num_tokens_dropped"]):
+        text += f"; {counted(lost, 'token')} left out"
     text += chat_summary(counts)
     if "unused_weight_field" in counts:
         text += "; the field weight is not used (packing.weight_field)"

@@ -91,7 +91,7 @@ def find_documents(
         raise UserError(
             f"Expected token ids without a header in {source}, as dolma writes them, found NumPy's header; write the "
             f"ids without it, np.load({str(source)!r}).astype(np.uint32).tofile('train.bin'), and give that file and "
-            "the token that ends every document (end_id) or begins it (start_id)."
+            "the token that ends every document (end_id; in a build corpus.end_id) or begins it (start_id)."
         )
     header = _header(source, beginning, num_bytes)
     told_type = None if dtype is None else np.dtype(dtype)
@@ -280,7 +280,7 @@ def _lengths_beside(source: Path) -> Int64[np.ndarray, " document"]:
     else:
         raise UserError(
             f"Expected a .ds or .npy file, or a delimiter of the documents, found {source}; give the token that ends "
-            "every document (end_id) or begins it (start_id)."
+            "every document (end_id; in a build corpus.end_id) or begins it (start_id)."
         )
     try:
         ends = read(path)

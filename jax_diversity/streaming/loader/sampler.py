@@ -14,10 +14,11 @@ import numpy as np
 
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.schema.orderings import Order
 from jax_diversity.streaming.loader.settings import LoaderSettings, Windows
 from jax_diversity.streaming.records.codec import CorruptRecordError, check_record
 from jax_diversity.streaming.records.decoding import FIELDS, as_fields, as_loss, decode
-from jax_diversity.streaming.run.run import Datasets, Run, as_run
+from jax_diversity.streaming.run.run import Datasets, OrderedRun, Run, as_run
 from jax_diversity.streaming.run.source import as_index
 
 
@@ -80,10 +81,11 @@ class OrderSampler:
     so that the resulting batches are windows of the order, one after another.
 
     The source is a `SequenceSource`, or Grain's `ArrayRecordDataSource` over the record files of the datasets, one
-    dataset after another, in any layout.
+    dataset after another, in any layout. If the order is one of your own sequences, it is your own source of them.
 
     Args:
-        run: a run with sequences of one length; or a built dataset, its folder or address, or several.
+        run: a run with sequences of one length; or a built dataset, its folder or address, or several; or an order of
+            your own sequences (`jd.order`).
         ordering: the ordering of datasets, see `make_loader`.
         global_batch_size: B, over all hosts; the size of the batch operation is B / num_hosts.
         num_epochs: how many times the run is read.
@@ -102,11 +104,18 @@ class OrderSampler:
         ...     operations=[grain.transforms.Batch(64, drop_remainder=True)],
         ...     shard_options=grain.sharding.NoSharding(),
         ... )
+        >>> rows = np.arange(24).reshape(6, 4)  # your own sequences, in memory or in your own source
+        >>> loader = grain.DataLoader(
+        ...     data_source=rows,
+        ...     sampler=OrderSampler(jd.Ordering(np.array([3, 0, 5, 1, 2, 4])), global_batch_size=2),
+        ...     operations=[grain.transforms.Batch(2, drop_remainder=True)],
+        ...     shard_options=grain.sharding.NoSharding(),
+        ... )
     """
 
     def __init__(
         self,
-        run: Run | Datasets,
+        run: Run | Datasets | Order,
         ordering: Any = None,
         *,
         global_batch_size: SupportsIndex,
@@ -114,7 +123,8 @@ class OrderSampler:
         worker_count: SupportsIndex = 0,
         num_hosts: SupportsIndex = 1,
     ) -> None:
-        self._run = as_run(run, ordering)
+        is_order = isinstance(run, Order) and not isinstance(run, Run)
+        self._run = as_run(OrderedRun((), run, "order", {}) if is_order else run, ordering)
         if len(self._run.lengths) > 1:
             lengths = ", ".join(str(length) for _, length in self._run.lengths)
             raise UserError(

@@ -51,7 +51,7 @@ class LoaderSettings:
     """A `jax.sharding.Sharding` of arrays (row, token): batches are then global `jax.Array`s, placed on the devices in
     advance. Row j of the batch is row j of the array for any number of processes."""
     fields: Sequence[str] = FIELDS
-    """The arrays in a batch. Each array takes time to write: only `("inputs",)` is about twice as fast as all six."""
+    """The arrays in a batch. Each array takes time: only `("inputs",)` is two to three times as fast as all six."""
     names: Mapping[str, str] = field(default_factory=dict)
     """New names of fields, such as {"inputs": "tokens"}; other fields keep their names. MaxText and the Flax examples
     use the original names."""

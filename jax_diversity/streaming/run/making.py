@@ -76,12 +76,14 @@ def create_schedule(
             in any process waits for parts that are not ready. The thread stops when its process ends; after that,
             readers of a missing part raise an error with the position from which `extend_schedule` can continue.
         advance: called with the number of positions ordered since its last call.
-        settings: the fields of `Mixture` set the length of the run and the mixture of datasets. `method`, `seed`,
-            `objective`, `targets` and the method's options set the order of every epoch, as in `order`. `balance`,
-            `greedy` and `greedy_pool` take the end of the previous epoch into account. The first epoch has the seed
-            `seed`, the next one `seed + 1`, and so on, so that all epochs have different orders. `targets` are the
-            target shares of every epoch; their phases are positions within an epoch. Without an `objective`, windows of
-            the batch size of the datasets are balanced; the description of the version says which.
+        settings: the fields of `Mixture` set the length of the run and the mixture of datasets: `num_epochs` or
+            `num_positions`, `weights`, `targets` of the family `dataset`, `joint`, `interleaving`, `held_out` and
+            others. `method`, `seed`, `objective`, `targets` and the method's options set the order of every epoch, as
+            in `order`. `balance`, `greedy` and `greedy_pool` take the end of the previous epoch into account. The first
+            epoch has the seed `seed`, the next one `seed + 1`, and so on, so that all epochs have different orders.
+            `targets` are the target shares of every epoch; their phases are positions within an epoch. Without an
+            `objective`, windows of the batch size of the datasets are balanced; the description of the version says
+            which.
 
     Raises:
         UserError: the folder already contains a run, or another process writes to it; an unknown setting; datasets

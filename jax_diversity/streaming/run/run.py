@@ -247,7 +247,14 @@ class OrderedRun(Run):
     @property
     def sizes(self) -> tuple[int, ...]:
         """The number of sequences of every dataset."""
-        return super().sizes if self._counts is None else (self._counts.num_sequences,)
+        return super().sizes or (self._order.num_sequences,)
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """The sequence lengths L, as pairs (first position, L); none if nothing is known but the order."""
+        if self._datasets:
+            return super().lengths
+        return () if self._counts is None else ((0, self._counts.sequence_length),)
 
     @property
     def characteristics(self) -> Characteristics:

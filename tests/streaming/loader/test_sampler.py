@@ -148,6 +148,23 @@ def test_grains_own_source_reads_answers_and_the_token_after_a_row(tmp_path) -> 
             np.testing.assert_array_equal(row, expected[field][index])
 
 
+def test_an_order_of_own_sequences_needs_no_dataset() -> None:
+    chars = jd.Characteristics.from_counts({"topic": np.arange(24) % 5}, batch_size=4)
+    ordering, rows = jd.order(chars), np.arange(48).reshape(24, 2)
+    for order in (ordering, jd.make_run(chars, ordering)):
+        loader = grain.DataLoader(
+            data_source=rows,  # type: ignore[arg-type]
+            sampler=OrderSampler(order, global_batch_size=4, num_epochs=2),
+            operations=[grain.transforms.Batch(4, drop_remainder=True)],
+            shard_options=grain.sharding.NoSharding(),
+        )
+        np.testing.assert_array_equal(np.concatenate([*loader]), rows[np.tile(ordering.indices, 2)])
+    with pytest.raises(UserError, match="Expected no ordering, because a run has its own"):
+        OrderSampler(ordering, "balance", global_batch_size=4)
+    with pytest.raises(UserError, match="at least one dataset to read sequences from"):
+        jd.make_loader(jd.make_run(chars, ordering), global_batch_size=4)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_bytes_that_are_not_a_record_are_a_sentence(tiny: TinyDataset) -> None:
     record = grain.sources.ArrayRecordDataSource(jd.open_dataset(tiny.root).records.paths)[3]
