@@ -123,8 +123,9 @@ class OrderSampler:
         worker_count: SupportsIndex = 0,
         num_hosts: SupportsIndex = 1,
     ) -> None:
-        is_order = isinstance(run, Order) and not isinstance(run, Run)
-        self._run = as_run(OrderedRun((), run, "order", {}) if is_order else run, ordering)
+        if isinstance(run, Order) and not isinstance(run, Run):
+            run = OrderedRun((), run, "order", {})
+        self._run = as_run(run, ordering)
         if len(self._run.lengths) > 1:
             lengths = ", ".join(str(length) for _, length in self._run.lengths)
             raise UserError(
