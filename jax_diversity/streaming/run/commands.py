@@ -60,7 +60,7 @@ def schedule(
         raise UserError(f"Expected --seen >= 0, found {seen}.")
     if not exists and not settings.datasets:
         open_schedule(settings.path)  # raises an error if the run is missing
-    with progress.task("schedule", None, "sequence") as advance:
+    with progress.task("order epochs", None, "sequence") as advance:
         if not exists:
             if settings.position is not None or settings.skip:
                 raise UserError(
