@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
-from jax_diversity.foundation.settings import BASE, parse_yaml, settings_from_plain
+from jax_diversity.foundation.settings import BASE, parse_yaml, plain_values, settings_from_plain
 from jax_diversity.foundation.signatures import argument_texts, field_texts
 
 _Options = TypeVar("_Options")
@@ -74,7 +74,7 @@ class Signature:
         self.function = function
         inner = getattr(function, "func", function)
         hints, texts, self.parts = typing.get_type_hints(inner), argument_texts(inner), dict[str, Any]()
-        fields: dict[str, tuple[Any, Any, str, bool]] = {}
+        fields: dict[str, tuple[Any, Any, dict[str, Any]]] = {}
         for name, parameter in inspect.signature(function).parameters.items():
             kind, is_missing = hints[name], parameter.default is parameter.empty
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
@@ -82,23 +82,25 @@ class Signature:
                 self.parts[name] = value
                 of_kind, texts_of_kind = typing.get_type_hints(kind), field_texts(kind)
                 for setting in dataclasses.fields(value):
-                    meaning = texts_of_kind.get(setting.name, "")
-                    fields[setting.name] = (of_kind[setting.name], getattr(value, setting.name), meaning, False)
+                    metadata = {"text": texts_of_kind.get(setting.name, ""), "default": setting.default}
+                    fields[setting.name] = (of_kind[setting.name], getattr(value, setting.name), metadata)
                 if name == _FROM_FILE:
-                    fields["config"] = (str | None, None, _CONFIG, False)
+                    fields["config"] = (str | None, None, {"text": _CONFIG})
             else:
                 is_place = parameter.kind is parameter.POSITIONAL_ONLY
                 default = kind() if is_missing else parameter.default
-                fields[name] = (kind, default, texts.get(name, ""), is_place)
+                fields[name] = (kind, default, {"text": texts.get(name, ""), "is_place": is_place})
         options_class: Any = dataclasses.make_dataclass(
             "Options",
             [
-                (name, kind, dataclasses.field(metadata={"text": text, "is_place": is_place}))
-                for name, (kind, _, text, is_place) in fields.items()
+                # A default of the settings stays one: `with_given` leaves it to the settings, if nobody gave a value.
+                (name, kind, dataclasses.field(default=metadata.pop("default", dataclasses.MISSING), metadata=metadata))
+                for name, (kind, _, metadata) in fields.items()
             ],
             frozen=True,
+            kw_only=True,
         )
-        self.default = options_class(*(value for _, value, _, _ in fields.values()))
+        self.default = options_class(**{name: value for name, (_, value, _) in fields.items()})
 
     def call(self, options: Any) -> None:
         """Call the function with options, which are an instance of the class of `default`."""
@@ -111,7 +113,7 @@ class Signature:
                 **{setting.name: values.pop(setting.name) for setting in dataclasses.fields(settings)}
             )
         # A list, because Python would read a generator only after the keywords.
-        places = [values.pop(field.name) for field in dataclasses.fields(options) if field.metadata["is_place"]]
+        places = [values.pop(field.name) for field in dataclasses.fields(options) if field.metadata.get("is_place")]
         self.function(*places, **parts, **values)
 
 
@@ -151,12 +153,7 @@ def parse_options(default: _Options, verb: str, arguments: Sequence[str]) -> _Op
 
 def with_given(default: _Options, given: Mapping[str, Any]) -> _Options:
     """Replace the defaults of options by the plain values that the user gave, by the options' names."""
-    plain = _with_lists(dataclasses.asdict(typing.cast(Any, default)))
-    # A default that nobody gave is left out: it may depend on another value, which the settings themselves decide.
-    sections_given = {_path(name)[0] for name in given}
-    for field in dataclasses.fields(typing.cast(Any, default)):
-        if field.name not in sections_given and getattr(default, field.name) is field.default:
-            del plain[field.name]
+    plain = _with_lists(plain_values(default, kept={_path(name)[0] for name in given}))
     # A list is set before its entries, and a base before the values that differ from it.
     for name in sorted(given, key=lambda name: (name.count("."), not name.endswith(f".{BASE}"))):
         *sections, last = _path(name)

@@ -42,12 +42,24 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
         values = parse_yaml(content.decode("utf-8-sig"))
         values = {} if values is None else values  # an empty file
         if isinstance(values, dict):
-            values = _overlaid(dataclasses.asdict(typing.cast(Any, base)), values)
+            values = _overlaid(plain_values(base, kept=values), values)
         return settings_from_plain(type(base), values)
     except UnicodeDecodeError:
         raise UserError(f"Expected YAML in {path}, found bytes that are not text; name another file.") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def plain_values(settings: Any, kept: Collection[str]) -> dict[str, Any]:
+    """Return the nested plain values of settings, without the defaults of fields that are not in `kept`.
+
+    A default that nobody gave may depend on another value: the settings themselves decide it when they are made.
+    """
+    plain = dataclasses.asdict(settings)
+    for field in dataclasses.fields(settings):
+        if field.name not in kept and getattr(settings, field.name) is field.default:
+            del plain[field.name]
+    return plain
 
 
 def adopt_settings(section: str, given: _Settings, other: _Settings, own: Collection[str] = ()) -> _Settings:

@@ -39,6 +39,8 @@ from jax_diversity.streaming.run.run import Run
 _MASK = "targets_segmentation"
 _MENTIONED = 0.01  # a smaller share of the corpus in longer documents is not mentioned
 _ONE_PAIR = "of this pair of models on these documents, without the noise of seeds"
+_OTHER_PARTS = ("no chat", "no answer")
+"""The groups of the parts of documents that are no turns, or no answers."""
 _MOST_NAMES = 10
 """The largest number of groups without documents that are named."""
 
@@ -153,7 +155,8 @@ class Evaluated:
             UserError: the evaluator was made without this family.
         """
         by_group = self.by_group(family)
-        return [name for name in self.groups[family][0] if name not in by_group]
+        hidden = {*by_group, *(_OTHER_PARTS if family in _OF_TURNS else ())}
+        return [name for name in self.groups[family][0] if name not in hidden]
 
     def to_frame(self) -> Any:
         """Return the mean losses as a `pandas.DataFrame`: a row for all documents, and one for every group.
@@ -230,9 +233,11 @@ class Evaluated:
             if small:
                 lines += [f"{family}, too few documents for an interval:"]
                 lines += [f"  {name:<{width}}  {row}" for name, row in small.items()]
-            if absent := [name for name in self.groups[family][0] if name not in by_group]:
+            if absent := self.without_documents(family):
                 more = f" and {len(absent) - _MOST_NAMES:,} more" if len(absent) > _MOST_NAMES else ""
-                lines.append(f"{family}, no document was evaluated: {', '.join(absent[:_MOST_NAMES])}{more}")
+                # The turns were read, but a loss mask can leave no target in them.
+                why = "without targets" if family in _OF_TURNS else "no document was evaluated"
+                lines.append(f"{family}, {why}: {', '.join(absent[:_MOST_NAMES])}{more}")
         return "\n".join(lines)
 
     def _mean(self, documents: Int64[np.ndarray, " part"], group: tuple[str, int] | None = None) -> MeanLoss:
@@ -520,7 +525,7 @@ def _turn_groups(tables: list[_Table], family: str) -> tuple[tuple[str, ...], In
     codes = np.concatenate([getattr(table, f"{family}s") for table in tables])
     number = int(codes.max(initial=0)) + 1
     names = ROLES if family == "role" else tuple(str(turn + 1) for turn in range(number))
-    return (*names, "no answer" if family == "answer" else "no chat"), np.where(codes < 0, len(names), codes), None
+    return (*names, _OTHER_PARTS[family == "answer"]), np.where(codes < 0, len(names), codes), None
 
 
 def _summed(loader: Loader) -> Callable[..., tuple[Sums, Sums]]:

@@ -262,7 +262,8 @@ class Build:
 
     def _check_batch_size(self) -> None:
         size, packed = self.config.batch_size, self._context.counts("pack")["num_sequences"]
-        if size is not None and size > packed:
+        # A dataset for evaluation has no training batches; a batch of its loader may be larger than the dataset.
+        if size is not None and size > packed and not self.config.packing.holds_out_all:
             raise UserError(
                 f"Expected batch_size of at most the {packed} training sequences, found {size}; set it to the global "
                 "batch size of your training, shorten the sequences, or add more text."

@@ -188,7 +188,7 @@ class Verdict(Displayed):
         best = {family: (tv.worst, shuffled.best) for family, (tv, shuffled) in pairs.items()}
         return (
             f"Compared with the worst {kind} of the shuffle, its worst {kind} is {_by_family(worst)}. Compared with "
-            f"the best {kind} of the shuffle, it is {_by_family(best)}."
+            f"the best {kind} of the shuffle, a harder test, it is {_by_family(best)}."
         )
 
     @property

@@ -348,7 +348,8 @@ def chat_summary(counts: Counts) -> str:
     if "num_chats" not in counts:
         return ""
     empty = counts["num_sequences_without_targets"]
-    text = f"; {counted(counts['num_chats_whole'], 'chat')} whole, {counts['num_chats_cut']:,} cut"
+    cut = "cut" if counts["num_sequences"] else "in several sequences"  # held-out chats lose nothing
+    text = f"; {counted(counts['num_chats_whole'], 'chat')} whole, {counts['num_chats_cut']:,} {cut}"
     text += f", {counts['num_chats_dropped']:,} dropped"
     if lost := counts["num_tokens_dropped"]:
         text += f"; {counted(lost, 'token')} left out"
