@@ -5,8 +5,8 @@
 #
 # This notebook makes 600 conversations, packs them so that answers stay with their questions, trains a tiny model
 # on the answers alone, and measures the loss of held-out conversations by answer. At the end, the chats are mixed with
-# plain text. It takes one to two minutes on two cores and needs no GPU. Losses after training differ with the version of
-# JAX and with the processor. The intervals do not include this: they are about the held-out documents alone.
+# plain text. It takes one to two minutes on two cores and needs no GPU. Losses after training differ with the version
+# of JAX and with the processor. The intervals do not include this: they are about the held-out documents alone.
 #
 # The page *Fine-tune on chats* of the documentation has the same way for your own files.
 

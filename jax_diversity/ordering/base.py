@@ -25,7 +25,7 @@ from jax_diversity.ordering.features import check_index_range
 from jax_diversity.ordering.objective import Objective, as_objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.running import Checkpoint
-from jax_diversity.ordering.shortages import UnmetTargets, shortages
+from jax_diversity.ordering.shortages import Shortage, UnmetTargets, Unreached, shortages, unreached
 from jax_diversity.schema import Ordering
 
 
@@ -152,8 +152,8 @@ def order(
     Warns:
         UserWarning: a sequence has more than 65,536 tokens, so that sums are rounded (`greedy`, `greedy_pool`,
             `balance`, `sequence_spacing`).
-        UnmetTargets: targets need more tokens of a group than the corpus has. The warning says when the tokens are used
-            up.
+        UnmetTargets: targets need more tokens of a group than the corpus has, and the warning says when they are used
+            up; or a share of a tenth of the order is far from its target.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
@@ -217,7 +217,7 @@ def order(
             if not state.exists():
                 stack.callback(_remove_if_empty, state)  # also after an error
             make_folder(state)
-        arguments, plan = {**used, **options}, None
+        arguments, plan, lacking = {**used, **options}, None, []
         if METHODS.takes(method, "plan"):
             needs = (objective, targets, consumed, previous)
             if in_memory is None:
@@ -237,9 +237,7 @@ def order(
                 followed = Targets.of(targets)
                 info["targets"] = plan.plain_targets(tuple(followed.shares))
                 if lacking := shortages(plan, followed):
-                    names = counts.names.get(lacking[0].family)
-                    name = str(lacking[0].group) if names is None else names[lacking[0].group]
-                    warn(lacking[0].sentence(name, len(lacking) - 1), UnmetTargets)
+                    warn(lacking[0].sentence(_name_of(lacking[0], counts), len(lacking) - 1), UnmetTargets)
         if state is not None:
             mark = fingerprint({**info, "options": identity["options"]})
             arguments["checkpoint"] = Checkpoint(state / _CHECKPOINT, mark)
@@ -247,9 +245,17 @@ def order(
     if objective.document_weight and METHODS.takes(method, "plan"):  # a method that keeps documents apart
         indices = in_turn(indices, counts)
     if plan is None or consumed is None:
+        # After consumed sequences, the order also corrects their deviation.
+        if targets is not None and not lacking and (far := unreached(counts, Targets.of(targets), indices)):
+            warn(far.sentence(_name_of(far, counts)), UnmetTargets)
         return Ordering(indices, info)
     # `Ordering` checks that both parts together are a bijection.
     return Ordering(np.concatenate([plan.consumed, indices]), {**info, "replanned_at": len(plan.consumed)})
+
+
+def _name_of(group: Shortage | Unreached, counts: TokenCounts) -> str:
+    names = counts.names.get(group.family)
+    return str(group.group) if names is None else names[group.group]
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -1,11 +1,13 @@
-"""Groups with fewer tokens than the targets need."""
+"""Targets that an order cannot follow: for want of tokens, or because other families pull it back."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import Int64
 
+from jax_diversity.counts import TokenCounts
 from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.plan import Plan
@@ -17,8 +19,14 @@ if TYPE_CHECKING:
 _LASTS = 0.99
 
 
+# An order is divided into so many parts, in which shares are compared with their targets.
+_NUM_PARTS = 10
+# A share of a part may differ from its target by this much, and by half of the deviation of a random part.
+_TOLERANCE = 0.03
+
+
 class UnmetTargets(UserWarning):
-    """Targets need more tokens of a group than the corpus has."""
+    """An order does not follow its targets: a group has too few tokens, or other families have too much weight."""
 
 
 class Shortage(NamedTuple):
@@ -76,3 +84,56 @@ def shortages(plan: Plan | ChunkedPlan, targets: Targets) -> list[Shortage]:
             if place < _LASTS:
                 lacking.append(Shortage(family, int(group), float(needed[-1, group]), int(has[group]), float(place)))
     return sorted(lacking, key=lambda shortage: shortage.used_up_after)
+
+
+class Unreached(NamedTuple):
+    """A group whose share in a part of an order is far from its target."""
+
+    family: str
+    group: int
+    target: float
+    share: float
+    part: float
+
+    def sentence(self, name: str) -> str:
+        """Return the sentence for users. `name` is the group."""
+        return (
+            f"The order does not reach its targets: from {self.part:.0%} of the order on, {self.family} {name!r} has "
+            f"{self.share:.3f} of the tokens, where the targets ask for {self.target:.3f}. Families without targets "
+            "keep the corpus's shares, and some of their groups go together with this one: give these families targets "
+            "too, or less weight. `measure` with the targets shows all shares."
+        )
+
+
+def unreached(counts: TokenCounts, targets: Targets, indices: Int64[np.ndarray, " position"]) -> Unreached | None:
+    """Return the group whose share differs most from its target in a tenth of an order; None if all are near.
+
+    The last tenth is not compared, because it has the sequences that remain.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"topic": np.repeat(np.eye(2, dtype=int), 500, axis=0)})
+        >>> unreached(chars, Targets((0,), {"topic": np.array([[0.5, 0.5]])}), np.arange(1000)).share
+        1.0
+    """
+    from jax_diversity.ordering.measures.profile import group_timeline  # orders without targets do not need it
+
+    furthest, worst = 0.0, None
+    num_positions = len(indices)
+    for family, shares in targets.shares.items():
+        timeline = group_timeline(counts, family, indices, num_groups=shares.shape[1], num_bins=_NUM_PARTS)
+        num_parts = min(timeline.share.shape[1], _NUM_PARTS - 1)
+        edges = np.minimum(np.arange(num_parts + 1) * timeline.bin_size, num_positions)
+        # The number of positions of every phase in every part.
+        ends = np.append(targets.starts[1:], max(num_positions, targets.starts[-1]))
+        overlap = np.minimum(edges[1:, None], ends) - np.maximum(edges[:-1, None], targets.starts)
+        wanted = np.maximum(overlap, 0) @ shares[:, timeline.groups] / np.diff(edges)[:, None]
+        allowed = _TOLERANCE + 0.5 * np.sqrt(wanted * (1 - wanted) / np.diff(edges)[:, None])
+        excess = np.abs(timeline.share.T[:num_parts] - wanted) - allowed
+        if not excess.size:
+            continue
+        part, group = np.unravel_index(np.argmax(excess), excess.shape)
+        if excess[part, group] > furthest:
+            furthest = excess[part, group]
+            values = float(wanted[part, group]), float(timeline.share[group, part]), float(edges[part] / num_positions)
+            worst = Unreached(family, int(timeline.groups[group]), *values)
+    return worst

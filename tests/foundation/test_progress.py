@@ -136,6 +136,12 @@ def test_what_compiles_within_a_task_is_told_apart_from_its_work(clock: Clock, c
     ]
 
 
+def test_slow_work_has_a_rate_of_a_minute() -> None:
+    assert progress._rate_and_memory(0.05, "run")[0] == "3 runs/min"
+    assert progress._rate_and_memory(0.5, "run")[0] == "0.5 runs/s"
+    assert progress._rate_and_memory(0.05, "byte")[0].endswith("bytes/s")
+
+
 @pytest.mark.parametrize(("compiles", "rate"), [(True, "compiling"), (False, "5 sequences/s")])
 def test_a_terminal_says_that_work_compiles(clock: Clock, compiles: bool, rate: str) -> None:
     assert progress._rate_and_memory(5.0, "sequence", compiles) == [rate, "2.5 GB"]

@@ -52,7 +52,7 @@ def test_losses_by_role_and_turn(tmp_path: Path) -> None:
             assert mean.num_targets == len(expected[family, group])
             assert mean.plain == pytest.approx(np.mean(expected[family, group]))
         assert not {"no chat", "no answer"} & {*found.without_documents(family)}
-    assert "role, without targets: tool" in str(found)
+    assert "role, without targets: system, tool" in str(found)
     alone = jd.Evaluator(loader, by="source")(lambda batch: batch["targets"].astype(np.float32))
     assert found.loss.error == pytest.approx(alone.loss.error)
     assert found.by_group("source").keys() == alone.by_group("source").keys()

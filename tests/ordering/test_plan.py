@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from jax_diversity import Characteristics, Objective, order
 from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.plan import Plan, as_consumed
+from jax_diversity.ordering.shortages import UnmetTargets
 from tests.support.synthetic import synthetic_characteristics
 
 # A pool over a plain shuffle follows a target as long as it has room for what the target does not want yet.
@@ -345,6 +348,29 @@ def test_targets_where_there_are_no_tokens(method: str) -> None:
     found = order(chars, method, targets={"topic": [1, 3]}, consumed=[4, 1])
     assert found[:2].tolist() == [4, 1]
     np.testing.assert_array_equal(np.sort(found.indices), np.arange(5))
+
+
+def test_targets_that_other_families_pull_back_are_a_warning() -> None:
+    source = np.random.default_rng(0).permutation(np.arange(2_000) % 2)
+    topic = 5 * source + np.arange(2_000) // 2 % 5  # five topics of each source
+    moving = Targets.linear({"source": [0.8, 0.2]}, {"source": [0.2, 0.8]}, 2_000)
+    made = {}
+    for weight in (0, 4):
+        counts = {"source": source, "topic": topic}
+        chars = Characteristics.from_counts(counts, weights={"topic": weight}, batch_size=64)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made[weight] = order(chars, targets=moving)
+        told = [str(each.message) for each in caught if each.category is UnmetTargets]
+        shares = [float((source[part] == 0).mean()) for part in np.array_split(made[weight].indices, 10)]
+        if not weight:
+            assert not told
+            np.testing.assert_allclose(shares[:9], np.linspace(0.77, 0.29, 9), atol=0.02)
+        else:
+            match = re.search(r"from (\d+)% of the order on, source '(\d)' has (0\.\d+) .* ask for (0\.\d+)\.", told[0])
+            assert match is not None
+            assert float(match[3]) == pytest.approx(abs(int(match[2]) - shares[int(match[1]) // 10]), abs=1e-3)
+            assert abs(float(match[3]) - float(match[4])) > 0.05
 
 
 def test_an_orderings_info_holds_the_targets_that_it_followed() -> None:
