@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 UV_LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
-PYTEST := $(BIN)/python -m pytest --typecheck -n 2 --dist loadfile
+# Three processes, also on two cores: tests wait for programs that they start, stop and kill.
+PYTEST := $(BIN)/python -m pytest --typecheck -n 3 --dist loadfile
 # The lock files name every package, so nothing has to be resolved. Python compiles the modules that are imported.
 INSTALL := $(if $(shell command -v uv),uv pip install --python $(BIN)/python --quiet --no-deps,\
   $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile)

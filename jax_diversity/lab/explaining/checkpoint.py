@@ -96,7 +96,7 @@ def explain_checkpoint(
         )
     rows = _Rows(dataset, sequences, settings["loss_mask"])
     devices = jax.devices()
-    with progress.task("explain the gradients", 2 * len(sequences), "gradient") as advance:
+    with progress.task("explain the gradients, in two passes", 2 * len(sequences), "gradient") as advance:
         explained = explain_gradients(
             gpt_loss(dataset.vocab_size, size),
             parameters,
