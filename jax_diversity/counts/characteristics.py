@@ -165,7 +165,8 @@ class Characteristics(TokenCounts, Displayed):
             matrices |= {name: _of_labels(name, counts[name], totals) for name in of_labels}
             matrices = {name: matrices[name] for name in counts}
         for name, matrix in entries.items():
-            if matrix.shape[1] == 1 and len(np.unique(matrix.toarray())) > 1:
+            # The matrices of a dataset are sparse, and a family of one group is in order there.
+            if matrix.shape[1] == 1 and not issparse(counts[name]) and len(np.unique(matrix.toarray())) > 1:
                 warn(
                     f"Family {name!r} has the shape {matrix.shape}: one group, which every order balances. If the "
                     "numbers are labels, give one axis of them, without a second one."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
+from scipy.sparse import csc_array
 
 from jax_diversity.counts import TokenCounts
 from jax_diversity.counts.targets import Targets
@@ -21,7 +23,8 @@ _LASTS = 0.99
 
 # An order is divided into so many parts, in which shares are compared with their targets.
 _NUM_PARTS = 10
-# A share of a part may differ from its target by this much, and by half of the deviation of a random part.
+# A share of a part may differ from its target by this much, by the share of the longest sequence (sequences are not
+# split), and by half of the deviation of a random part.
 _TOLERANCE = 0.03
 
 
@@ -98,10 +101,10 @@ class Unreached(NamedTuple):
     def sentence(self, name: str) -> str:
         """Return the sentence for users. `name` is the group."""
         return (
-            f"The order does not reach its targets: from {self.part:.0%} of the order on, {self.family} {name!r} has "
-            f"{self.share:.3f} of the tokens, where the targets ask for {self.target:.3f}. Families without targets "
-            "keep the corpus's shares, and some of their groups go together with this one: give these families targets "
-            "too, or less weight. `measure` with the targets shows all shares."
+            f"The order does not reach its targets: in a tenth of it, from {self.part:.0%} on, {self.family} {name!r} "
+            f"has {self.share:.3f} of the tokens, where the targets ask for {self.target:.3f}. Other families may hold "
+            "it back, because those without targets keep the corpus's shares: give them targets too, or less weight. "
+            "Or too few sequences have so many or so few of its tokens. `measure` with the targets shows all shares."
         )
 
 
@@ -115,25 +118,37 @@ def unreached(counts: TokenCounts, targets: Targets, indices: Int64[np.ndarray, 
         >>> unreached(chars, Targets((0,), {"topic": np.array([[0.5, 0.5]])}), np.arange(1000)).share
         1.0
     """
-    from jax_diversity.ordering.measures.profile import group_timeline  # orders without targets do not need it
-
-    furthest, worst = 0.0, None
     num_positions = len(indices)
-    for family, shares in targets.shares.items():
-        timeline = group_timeline(counts, family, indices, num_groups=shares.shape[1], num_bins=_NUM_PARTS)
-        num_parts = min(timeline.share.shape[1], _NUM_PARTS - 1)
-        edges = np.minimum(np.arange(num_parts + 1) * timeline.bin_size, num_positions)
-        # The number of positions of every phase in every part.
-        ends = np.append(targets.starts[1:], max(num_positions, targets.starts[-1]))
-        overlap = np.minimum(edges[1:, None], ends) - np.maximum(edges[:-1, None], targets.starts)
-        wanted = np.maximum(overlap, 0) @ shares[:, timeline.groups] / np.diff(edges)[:, None]
-        allowed = _TOLERANCE + 0.5 * np.sqrt(wanted * (1 - wanted) / np.diff(edges)[:, None])
-        excess = np.abs(timeline.share.T[:num_parts] - wanted) - allowed
-        if not excess.size:
-            continue
-        part, group = np.unravel_index(np.argmax(excess), excess.shape)
-        if excess[part, group] > furthest:
-            furthest = excess[part, group]
-            values = float(wanted[part, group]), float(timeline.share[group, part]), float(edges[part] / num_positions)
-            worst = Unreached(family, int(timeline.groups[group]), *values)
+    size = max(-(-num_positions // _NUM_PARTS), 1)
+    edges = np.append(np.arange(0, num_positions, size), num_positions)
+    part_of = np.empty(num_positions, np.int64)
+    part_of[indices] = np.arange(num_positions) // size
+    tables = {family: np.zeros((len(edges) - 1, shares.shape[1])) for family, shares in targets.shares.items()}
+    longest, num_tokens = 0, 0
+    for (first, stop), chunk in zip(itertools.pairwise(counts.chunk_bounds), counts.chunks(), strict=True):
+        longest = max(longest, int(chunk.tokens.max(initial=0)))
+        num_tokens += int(chunk.tokens.sum())
+        # A matrix with a one at the part of every sequence: the product adds up the sequences of a part.
+        entries = np.ones(stop - first), part_of[first:stop], np.arange(stop - first + 1)
+        ones: Any = csc_array(entries, shape=(len(edges) - 1, stop - first))
+        for family, table in tables.items():
+            table += (ones @ chunk.counts[family]).toarray()
+    furthest, worst = 0.0, None
+    lengths = np.diff(edges[:-1])[:, None]  # positions of every part but the last one
+    # The number of positions of every phase in every part.
+    ends = np.append(targets.starts[1:], max(num_positions, targets.starts[-1]))
+    overlap = np.minimum(edges[1:-1, None], ends) - np.maximum(edges[:-2, None], targets.starts)
+    for family, table in tables.items():
+        wanted = np.maximum(overlap, 0) @ targets.shares[family] / lengths
+        tokens = table[:-1].sum(axis=1, keepdims=True)
+        reached = np.where(tokens > 0, table[:-1] / np.maximum(tokens, 1), wanted)
+        allowed = (
+            _TOLERANCE + longest * _NUM_PARTS / max(num_tokens, 1) + 0.5 * np.sqrt(wanted * (1 - wanted) / lengths)
+        )
+        excess = np.abs(reached - wanted) - allowed
+        if excess.max(initial=0.0) > furthest:
+            furthest = excess.max()
+            part, group = (int(place) for place in np.unravel_index(np.argmax(excess), excess.shape))
+            begin = float(edges[part] / num_positions)
+            worst = Unreached(family, group, float(wanted[part, group]), float(reached[part, group]), begin)
     return worst

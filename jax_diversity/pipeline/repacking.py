@@ -58,6 +58,11 @@ def repack(
     if opened.remote is not None:
         raise UserError(f"Expected a dataset on this machine, found one at {opened.remote.address}; copy it first.")
     config, target = recorded_config(opened.root), Path(path).absolute()
+    if config.packing.holds_out_all:
+        raise UserError(
+            f"Expected a dataset with training sequences, found {opened.root}, which holds out all documents "
+            "(packing.validation_fraction=1); build it again with another packing."
+        )
     packing = dataclasses.replace(
         config.packing,
         seed=as_whole_number("seed", seed, 0),

@@ -14,7 +14,7 @@ from jax_diversity.streaming.dataset import Dataset
 from jax_diversity.streaming.export import megatron
 from jax_diversity.streaming.export.files import Written, common_length
 from jax_diversity.streaming.export.maxtext import write_maxtext
-from jax_diversity.streaming.export.olmo import check_settings, write_olmo, write_olmo_tokens
+from jax_diversity.streaming.export.olmo import check_full, write_olmo, write_olmo_tokens
 from jax_diversity.streaming.export.permutation import document_order, write_permutation, write_places
 from jax_diversity.streaming.export.settings import ExportConfig
 from jax_diversity.streaming.run.run import Run
@@ -101,12 +101,14 @@ def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) 
 
 
 def _olmo(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    length, overwrite, tokens = common_length(run), config.overwrite, []
+    length, overwrite = common_length(run), config.overwrite
     if config.olmo.tokens:
-        check_settings(run, config.olmo)  # before the tokens are written, and no order beside tokens that are refused
+        check_full(run)  # no order beside tokens that are refused
+    written = [write_olmo(run, target, config.olmo, sequence_length=length, overwrite=overwrite)]
+    if config.olmo.tokens:
         with progress.task("export tokens", run.num_sequences, "sequence") as advance:
-            tokens = [write_olmo_tokens(run, target / "sequences.npy", overwrite=overwrite, advance=advance)]
-    return [write_olmo(run, target, config.olmo, sequence_length=length, overwrite=overwrite), *tokens]
+            written.append(write_olmo_tokens(run, target / "sequences.npy", overwrite=overwrite, advance=advance))
+    return written
 
 
 def _maxtext(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:

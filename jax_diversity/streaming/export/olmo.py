@@ -79,10 +79,25 @@ def write_olmo(
         >>> write_olmo(ordering, Path("work-dir"), OlmoExportConfig(seed=34521), sequence_length=2048)
     """
     config, num_instances = config or OlmoExportConfig(), order.num_sequences
-    check_settings(order, config)
+    if num_instances >= _LARGEST:
+        raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
+    check_at_least(1, "olmo", config, "num_epochs")
+    check_at_least(0, "olmo", config, "seed")
     size = config.global_batch_size
+    # A shuffled stream has another order in every epoch.
+    is_run = not order.is_bijection or isinstance(order, StreamedRun)
+    if (is_run or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
+        why = "a run, because OLMo counts steps by epochs" if is_run else "numpy_2024, whose file is named after it"
+        raise UserError(
+            f"Expected a global batch size in 1 .. {num_instances} for {why}, found {size}; give "
+            "--olmo.global-batch-size."
+        )
+    if is_run and config.num_epochs != 1:
+        raise UserError(
+            f"Expected --olmo.num-epochs 1 with a run, which has its own epochs, found {config.num_epochs}."
+        )
     length = _num_indices(config, num_instances)
-    if _has_epochs(order):
+    if is_run:
         read = num_instances - num_instances % (size or 1)  # the positions that OLMo reads in an epoch
         starts = range(0, max(len(order), 1), read)
         indices = order.indices
@@ -100,36 +115,29 @@ def write_olmo(
     return Written(tuple(paths), line)
 
 
-def check_settings(order: Order, config: OlmoExportConfig) -> None:
-    """Raise a `UserError` if the loader cannot have the order: too many instances for uint32, or settings."""
-    num_instances = order.num_sequences
-    if num_instances >= _LARGEST:
-        raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
-    check_at_least(1, "olmo", config, "num_epochs")
-    check_at_least(0, "olmo", config, "seed")
-    size, is_run = config.global_batch_size, _has_epochs(order)
-    if (is_run or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
-        why = "a run, because OLMo counts steps by epochs" if is_run else "numpy_2024, whose file is named after it"
-        raise UserError(
-            f"Expected a global batch size in 1 .. {num_instances} for {why}, found {size}; give "
-            "--olmo.global-batch-size."
-        )
-    if is_run and config.num_epochs != 1:
-        raise UserError(
-            f"Expected --olmo.num-epochs 1 with a run, which has its own epochs, found {config.num_epochs}."
-        )
-
-
-def _has_epochs(order: Order) -> bool:
-    """Return whether an order is a run with its own epochs; a shuffled stream has another order in every epoch."""
-    return not order.is_bijection or isinstance(order, StreamedRun)
-
-
 def _num_indices(config: OlmoExportConfig, num_instances: int) -> int:
     """Length of the file: all positions, or the positions that fill whole batches."""
     if config.loader == "numpy_2024" and config.global_batch_size:
         return num_instances - num_instances % config.global_batch_size
     return num_instances
+
+
+def check_full(run: Run) -> None:
+    """Raise a `UserError` for sequences with padding in a run without chats.
+
+    Padding is stored as 0, which is also a token id, and without a mask OLMo-core would train on it.
+    """
+    if any(dataset.has_loss_mask for dataset in run.datasets):
+        return
+    for offset, dataset in zip(run.offsets.tolist(), run.datasets, strict=False):
+        segments = dataset.segments
+        lengths = np.bincount(segments.sequence_index, segments.length, minlength=dataset.num_sequences)
+        if (lengths < dataset.sequence_length).any():
+            row = offset + int(np.argmax(lengths < dataset.sequence_length))
+            raise UserError(
+                f"Expected sequences full of tokens for OLMo-core, found padding in sequence {row}; pack with a method "
+                "without padding (concat, last_sequence=drop)."
+            )
 
 
 def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance: Advance = ignore) -> Written:
@@ -146,8 +154,9 @@ def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance:
     # OLMo-core maps token files as unsigned integers; our records contain int32 if uint16 is too small.
     vocab_size = max(dataset.vocab_size for dataset in run.datasets)
     dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    check_full(run)
     has_mask = any(dataset.has_loss_mask for dataset in run.datasets)
-    fields = ("inputs", "inputs_segmentation", "targets_segmentation")
+    fields = ("inputs", "targets_segmentation")
     loss_mask = "answers" if has_mask else "all"
     length, source = common_length(run), SequenceSource(run, fields, merge_segments=True, loss_mask=loss_mask)
     num_rows = max(1, _TOKENS_AT_A_TIME // length)
@@ -158,13 +167,6 @@ def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance:
         for first in range(0, len(source), num_rows):
             indices: Int64[np.ndarray, " row"] = np.arange(first, min(first + num_rows, len(source)))
             rows = source.read(indices)
-            # Padding is stored as 0, which is also a token id, and OLMo-core has no mask: it would train on padding.
-            if not has_mask and not rows["inputs_segmentation"].all():
-                row = int(np.argmin(rows["inputs_segmentation"].all(axis=1)))
-                raise UserError(
-                    f"Expected sequences full of tokens for OLMo-core, found padding in sequence {first + row}; "
-                    "pack with a method without padding (concat, last_sequence=drop)."
-                )
             file.write(rows["inputs"].astype(dtype).data)
             for mask in masks:  # a token is the target of the place before it
                 mask.write(np.pad(rows["targets_segmentation"][:, :-1] > 0, ((0, 0), (1, 0))).tobytes())
