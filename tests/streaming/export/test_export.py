@@ -430,7 +430,6 @@ def test_the_verb_writes_and_says_what(tiny: TinyDataset, tmp_path: Path, capsys
         (("--ordering", "absent"), "Unknown ordering 'absent'"),
         (("--ordering", "absent.npy"), "absent.npy, found no such file"),
         (("--to", "olmo", "--olmo.loader", "numpy_2024"), "global batch size"),
-        (("--to", "olmo", "--olmo.loader", "numpy_2024", "--olmo.tokens"), "global batch size"),
         (("--to", "olmo", "--olmo.tokens"), "found padding in sequence"),
     ],
 )
