@@ -58,6 +58,8 @@ def test_short_names_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
     assert "has no option --sequence-lenght; did you mean --sequence-length?" in capsys.readouterr().err
     assert main(["report", "--dataset", str(out)]) == 2
     assert "has no option --dataset; did you mean --out?" in capsys.readouterr().err
+    assert main(["schedule", "--dataset", str(out), "--path", str(tmp_path / "run")]) == 2
+    assert "has no option --dataset; did you mean --datasets?" in capsys.readouterr().err
     assert main(["build", *given[:4], "--out", str(tmp_path / "b"), "--tokenizer", "gpt2"]) == 2
     assert "get it with `hf download gpt2 tokenizer.json --local-dir .`" in capsys.readouterr().err
 

@@ -485,6 +485,9 @@ def test_a_dataset_for_evaluation_has_every_token_once(method: str, earlier: Pat
     with pytest.raises(UserError, match="found none: all its documents are held out"):
         jd.make_loader(dataset, global_batch_size=8)
     with pytest.raises(UserError, match="holds out all documents"):
+        jd.repack(dataset, tmp_path / "again", seed=1)
+    assert not (tmp_path / "again").exists()
+    with pytest.raises(UserError, match="holds out all documents"):
         Build(config).run_orders([OrderConfig(method="greedy")])
 
 
