@@ -316,7 +316,7 @@ def _unknown(verb: str, words: Sequence[str], options: Collection[str]) -> str:
     option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
     if option is not None:
         names = [*_short_names(options), *options]
-        near = [name for name in names if name.startswith(option)]
+        near = [name for name in names if option.strip("-") and name.startswith(option)]
         near += [name for name in names if _MEANT.get(option) == name]
         near += difflib.get_close_matches(option.replace("_", "-"), names, n=1, cutoff=0.7)
         near += [name for name in names if _begins(option, name)]

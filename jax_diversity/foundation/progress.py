@@ -26,7 +26,7 @@ _Stage = TypeVar("_Stage")
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SLOW = 0.2
-"""A rate in units a second, below which the rate of a minute is shown."""
+"""A rate in units a second, below which the rate per minute is shown."""
 _SECONDS_WORTH_A_LINE = 1.0
 
 
@@ -227,7 +227,7 @@ def _print_line(task: Task, unit: str, compiled: float, total: int | None = None
 
 
 def _rate_and_memory(speed: float | None, unit: str, compiles: bool = False) -> list[str]:
-    # Slow work, such as the training runs of an experiment, has a rate of a minute.
+    # Slow work, such as the training runs of an experiment, has a rate per minute.
     is_slow = speed is not None and unit != "byte" and speed < _SLOW
     rate = [f"{_amount(60 * speed, unit)}/min" if is_slow else f"{_amount(speed, unit)}/s"] if speed else []
     return [*(["compiling"] if compiles else rate), _amount(resident_bytes(), "byte")]

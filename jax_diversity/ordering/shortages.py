@@ -104,7 +104,7 @@ class Unreached(NamedTuple):
             f"The order does not reach its targets: in a tenth of it, from {self.part:.0%} on, {self.family} {name!r} "
             f"has {self.share:.3f} of the tokens, where the targets ask for {self.target:.3f}. Other families may hold "
             "it back, because those without targets keep the corpus's shares: give them targets too, or less weight. "
-            "Or too few sequences have so many or so few of its tokens. `measure` with the targets shows all shares."
+            "Or too few sequences of the corpus have this share. `measure` with the targets shows all shares."
         )
 
 

@@ -361,7 +361,7 @@ def test_targets_that_other_families_pull_back_are_a_warning() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             made[weight] = order(chars, targets=moving)
-        told = [str(each.message) for each in caught if each.category is UnmetTargets]
+        told = [str(warning.message) for warning in caught if warning.category is UnmetTargets]
         shares = [float((source[part] == 0).mean()) for part in np.array_split(made[weight].indices, 10)]
         if not weight:
             assert not told
@@ -382,7 +382,8 @@ def test_few_and_long_sequences_are_no_warning(num_sequences: int) -> None:
         chars = Characteristics.from_counts({"topic": np.eye(3, dtype=int)[group] * lengths[:, None]})
         with warnings.catch_warnings():
             warnings.simplefilter("error", UnmetTargets)
-            order(chars, targets={"topic": chars.target_share("topic") if lengths.any() else [1, 1, 1]})
+            made = order(chars, targets={"topic": chars.target_share("topic") if lengths.any() else [1, 1, 1]})
+        np.testing.assert_array_equal(np.sort(made.indices), np.arange(num_sequences))
 
 
 def test_an_orderings_info_holds_the_targets_that_it_followed() -> None:
