@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+import dataclasses
+import json
+import re
+import shutil
 
 import numpy as np
 import pytest
