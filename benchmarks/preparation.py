@@ -49,6 +49,7 @@ CASES: dict[str, Steps] = {
     "sentences": [("sentences", {})],
     "substrings": [("substrings", {})],
     "semantic": [("semantic", {})],
+    "similar_sentences": [("similar_sentences", {})],
     "personal_data": [("personal_data", {})],
     "language": [("language", {})],
 }

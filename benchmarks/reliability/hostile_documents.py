@@ -500,6 +500,7 @@ def chains(folder: Path) -> dict[str, Steps]:
         ("minhash", {"similarity": 0.8, "bands": 28, "rows": 4}),
         ("exact_duplicates", {"mark": True}),
         ("semantic", {"mark": True}),
+        ("similar_sentences", {"mark": True, "similarity": 0.5}),
         ("decontaminate", given["decontaminate"] | {"cut": True, "run": 5, "shortest": 2}),
         ("perplexity", given["perplexity"] | {"thirds": ["head"]}),
         ("quality", given["quality"] | {"least": 0.0, "pareto": 9.0}),

@@ -17,7 +17,7 @@ from jax_diversity.foundation.text.sentences import split_sentences
 from jax_diversity.foundation.text.words import split_words
 from jax_diversity.preparation.passes import parts
 from jax_diversity.preparation.passes.chain import Chain
-from jax_diversity.preparation.steps import repeats
+from jax_diversity.preparation.steps import repeats, similarity
 from jax_diversity.schema import Document
 
 SOURCES = ("web", "books", "news")
@@ -26,6 +26,7 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
     ("sentences", {"run": 2, "least_left": 0.2}),
     ("substrings", {"length": 6, "precedence": ["books", "web"]}),
     ("semantic", {"similarity": 0.7, "precedence": ["books"]}),
+    ("similar_sentences", {"similarity": 0.8, "precedence": ["news"]}),
 ]
 
 
@@ -173,7 +174,7 @@ def test_a_run_that_was_cut_off_between_the_passes_goes_on(
         def interrupted(*args: object) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(repeats.Repeats, "repeated", interrupted)
+        patch.setattr(repeats.HashedRepeats, "repeated", interrupted)
         with pytest.raises(KeyboardInterrupt):
             prepared(tmp_path)
     assert prepared(tmp_path) == whole
@@ -246,6 +247,76 @@ def test_shares_are_marked(step: str) -> None:
     marked = list(Chain([(step, options | {"mark": True})]).through(documents))
     assert [document.text for document in marked] == texts
     assert [document.metadata[f"repeated_{step}_share"] for document in marked] == [0, 0, 0.375]
+
+
+# ---- Sentences that say the same.
+SENTENCES = [
+    "The harbour was closed by heavy ice until the spring.",
+    "Nobody in the village remembered such a long winter.",
+]
+
+
+def test_a_sentence_that_says_what_an_earlier_one_says_goes() -> None:
+    closed, winter = SENTENCES
+    texts = [
+        f"{closed} Ships waited outside.",
+        "By heavy, heavy ice the harbour was closed until the spring. Ships waited outside.",
+        f"Yes. {winter}\n\nUntil the spring the harbour was closed by heavy ice! ({winter}) It was 1901.",
+        f"{closed.replace('harbour', 'railway')} {winter}",
+    ]
+    left, chain = through("similar_sentences", texts, similarity=0.85)
+    # Sentences of few terms stay, and so does one with another rare word.
+    assert left == [
+        texts[0],
+        "Ships waited outside.",
+        f"Yes. {winter}\n\nIt was 1901.",
+        closed.replace("harbour", "railway"),
+    ]
+    assert chain.funnel()[0]["found"] == {"sentences": 4}
+    assert through("similar_sentences", texts, similarity=1.0)[0][1] == texts[1]
+    # The source that comes first keeps its sentences.
+    assert (
+        through("similar_sentences", texts, similarity=0.85, precedence=["books", "news"])[0][0]
+        == "Ships waited outside."
+    )
+    left, chain = through("similar_sentences", texts, similarity=0.85, least_left=0.3)
+    assert left[1] == ""
+    assert chain.funnel()[0]["removed"] == {"least_left": 1}
+    documents = [Document(str(index), text, "web") for index, text in enumerate(texts)]
+    marked = list(Chain([("similar_sentences", {"similarity": 0.85, "mark": True})]).through(documents))
+    assert [document.text for document in marked] == texts
+    assert [document.metadata["repeated_similar_sentences_share"] for document in marked] == [
+        *(0, 0.7857, 0.5938, 0.4737),  # 11 of 14 words, 19 of 32, 9 of 19
+    ]
+
+
+@pytest.mark.parametrize("block", [2**26, 300])
+def test_similar_sentences_are_those_of_all_pairs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one cluster: each sentence is compared with all sentences that stay."""
+    monkeypatch.setattr(similarity, "_COSINES", block)
+    rng = np.random.default_rng(3)
+    vocabulary = np.array([f"word{index}" for index in range(60)])
+    rows = [rng.choice(vocabulary, int(rng.integers(3, 12))).tolist() for _ in range(200)]
+    rows += [[*rng.permutation(row), "word1"] for row in rows[:80]]
+    texts = [" ".join(word.capitalize() if rng.random() < 0.5 else word for word in row) + "." for row in rows]
+    documents = [" ".join(texts[start : start + 7]) for start in range(0, len(texts), 7)]
+    left, _ = through("similar_sentences", documents, similarity=0.8, precedence=["books"])
+    compared = [index for index, row in enumerate(rows) if len(set(row)) >= 6]
+    number = Counter(word for index in compared for word in set(rows[index]))
+    weight = {word: np.log((1 + len(compared)) / count) for word, count in number.items()}
+    vectors = np.zeros((len(rows), len(vocabulary)))
+    for index in compared:
+        for word, count in Counter(rows[index]).items():
+            vectors[index, int(word[4:])] = (1 + np.log(count)) * weight[word]
+        vectors[index] /= np.linalg.norm(vectors[index])
+    kept: list[int] = []
+    for document in reading_order(len(documents), ["books"]):
+        for index in range(7 * document, min(7 * document + 7, len(rows))):
+            if index not in compared or not any(vectors[index] @ vectors[other] >= 0.8 for other in kept):
+                kept.append(index)
+    assert 30 < len(rows) - len(kept) < 150
+    expected = [" ".join(texts[i] for i in sorted(kept) if i // 7 == place) for place in range(len(documents))]
+    assert left == expected
 
 
 # ---- Documents that say the same.
@@ -337,6 +408,8 @@ def test_few_documents_and_empty_ones() -> None:
         ("substrings", {"length": 0}),
         ("semantic", {"similarity": 0.0}),
         ("semantic", {"similarity": 1.1}),
+        ("similar_sentences", {"similarity": 0.0}),
+        ("similar_sentences", {"least_left": 2.0}),
     ],
 )
 def test_options_that_are_refused(step: str, options: dict[str, Any]) -> None:

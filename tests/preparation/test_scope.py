@@ -64,7 +64,7 @@ def test_a_scope_without_documents_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_other_documents_take_no_part_in_a_comparison(tmp_path: Path) -> None:
-    for step in ("exact_duplicates", "minhash", "lines", "sentences", "substrings", "semantic"):
+    for step in ("exact_duplicates", "minhash", "lines", "sentences", "substrings", "semantic", "similar_sentences"):
         chain = Chain([(step, {"only": {"source": ["web-1"]}})])
         left = list(chain.through(DOCUMENTS, tmp_path / step))
         assert {"d0", "d1", "d2"} <= {document.id for document in left}, step

@@ -60,6 +60,7 @@ METHODS = Methods(
         "repetition": "repetition",
         "semantic": "semantic",
         "sentences": "sentences",
+        "similar_sentences": "similar_sentences",
         "stack_exchange": "stack_exchange",
         "substrings": "substrings",
         "url_duplicates": "url_duplicates",

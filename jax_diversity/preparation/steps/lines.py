@@ -11,14 +11,14 @@ from jaxtyping import Bool, Int64, UInt64
 
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.preparation.steps.base import Candidate, Span
-from jax_diversity.preparation.steps.repeats import Repeats, line_hashes
+from jax_diversity.preparation.steps.repeats import HashedRepeats, line_hashes
 
 _LINE = re.compile(r"^[^\S\n]*\S.*", re.MULTILINE)
 """A line that is not blank."""
 
 
 @dataclass
-class Lines(Repeats):
+class Lines(HashedRepeats):
     """Removes lines that occur in at least two documents, except from the first of these documents.
 
     Case, spaces and punctuation are ignored, and all digits are equal. With `keep_marks`, spaces within a line and

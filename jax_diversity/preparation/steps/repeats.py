@@ -1,12 +1,11 @@
 """The base class of steps that remove repeated parts of documents.
 
 A document is a row of spans: lines, sentences or words. A run is a fixed number of neighbouring spans. The first pass
-stores a hash of 64 bits for each run. Between the passes, equal hashes are grouped in the order of documents: first the
-sources named in `precedence`, then the order of reading. The second pass cuts out every run that also occurs earlier in
-this order.
+stores a note about each run. Between the passes, runs are compared in the order of documents: first the sources named
+in `precedence`, then the order of reading. The second pass cuts out every run that also occurs earlier in this order.
 
-A run takes 9 bytes on disk: the hash, and whether the run occurs earlier. Hashes are sorted in blocks by value; the
-memory is about 600 MB for any number of hashes.
+Most steps compare hashes of 64 bits. Then a run takes 9 bytes on disk: the hash, and whether the run occurs earlier.
+Hashes are sorted in blocks by value; the memory is about 600 MB for any number of hashes.
 """
 
 from __future__ import annotations
@@ -73,12 +72,39 @@ class Repeats(Survey):
         return 1
 
     @abstractmethod
-    def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " run"]:
-        """Return a hash for every run of spans; 0 for a run that is never cut out."""
-
-    @abstractmethod
     def spans(self, text: str) -> Sequence[Span]:
         """Return the spans in order: span i is the first span of run i."""
+
+    def load_resolved(self, folder: Path) -> None:
+        """Map the files that `resolve` wrote: whether each run is cut out, and the end of each document's runs."""
+        self._again, self._ends = (np.load(folder / name, mmap_mode="r") for name in ("again.npy", "ends.npy"))
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Cut out the repeated runs if enough text is left; with `mark`, only store their share."""
+        number = candidate.number
+        again = self._again[self._ends[number - 1] if number else 0 : self._ends[number]]
+        text, num_cut = candidate.text, 0
+        if again.any():
+            spans = self.spans(text)
+            gone = _covered(again, len(spans), self.run_length)
+            text, num_cut = cut(text, spans, gone), int(np.count_nonzero(gone))
+        unit = 1 if candidate.is_unspaced else 0  # bytes where spaces do not separate words
+        share_left = size_of(text)[unit] / max(candidate.size[unit], 1) if num_cut else 1.0
+        if self.mark:
+            candidate.scores[f"repeated_{candidate.step}_share"] = round(1 - share_left, 4)
+            return
+        yield at_least("least_left", share_left, self.least_left)
+        if num_cut:
+            candidate.text = text
+            candidate.found[self.kind] += num_cut
+
+
+class HashedRepeats(Repeats):
+    """Cuts out runs whose hash occurs earlier."""
+
+    @abstractmethod
+    def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " run"]:
+        """Return a hash for every run of spans; 0 for a run that is never cut out."""
 
     def repeated(
         self, begins: Bool[np.ndarray, " place"], documents: Int64[np.ndarray, " place"]
@@ -103,29 +129,6 @@ class Repeats(Survey):
             begins = np.diff(values[order], prepend=~values[order[:1]]) != 0
             again[places[order[self.repeated(begins, documents[order])]]] = True
         again.flush()
-
-    def load_resolved(self, folder: Path) -> None:
-        """Map the files that `resolve` wrote into memory."""
-        self._again, self._ends = (np.load(folder / name, mmap_mode="r") for name in ("again.npy", "ends.npy"))
-
-    def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Cut out the repeated runs if enough text is left; with `mark`, only store their share."""
-        number = candidate.number
-        again = self._again[self._ends[number - 1] if number else 0 : self._ends[number]]
-        text, num_cut = candidate.text, 0
-        if again.any():
-            spans = self.spans(text)
-            gone = _covered(again, len(spans), self.run_length)
-            text, num_cut = cut(text, spans, gone), int(np.count_nonzero(gone))
-        unit = 1 if candidate.is_unspaced else 0  # bytes where spaces do not separate words
-        share_left = size_of(text)[unit] / max(candidate.size[unit], 1) if num_cut else 1.0
-        if self.mark:
-            candidate.scores[f"repeated_{candidate.step}_share"] = round(1 - share_left, 4)
-            return
-        yield at_least("least_left", share_left, self.least_left)
-        if num_cut:
-            candidate.text = text
-            candidate.found[self.kind] += num_cut
 
 
 def _blocks(

@@ -11,11 +11,11 @@ from jaxtyping import UInt64
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.text.sentences import split_sentences
 from jax_diversity.preparation.steps.base import Candidate, Span
-from jax_diversity.preparation.steps.repeats import Repeats, line_hashes, run_hashes
+from jax_diversity.preparation.steps.repeats import HashedRepeats, line_hashes, run_hashes
 
 
 @dataclass
-class Sentences(Repeats):
+class Sentences(HashedRepeats):
     """Removes runs of `run` neighbouring sentences that occur earlier, in the same document or another document.
 
     The comparison ignores case, spaces and punctuation, and all digits are equal. Sentences without letters and digits
@@ -47,16 +47,21 @@ class Sentences(Repeats):
 
     def spans(self, text: str) -> list[Span]:
         """Return the sentences, each with the punctuation marks after it."""
-        spans: list[Span] = []
-        every, end = split_sentences(text), 0
-        for sentence, has_letters in zip(every, (_hashes(every) != 0).tolist(), strict=True):
-            start = text.index(sentence, end)
-            end = start + len(sentence)
-            if has_letters:
-                spans.append((start, end))
-            elif spans:  # punctuation marks without a word belong to the sentence before them
-                spans[-1] = spans[-1][0], end
-        return spans
+        return sentence_spans(text)
+
+
+def sentence_spans(text: str) -> list[Span]:
+    """Return the sentences with letters or digits, each with the punctuation marks after it."""
+    spans: list[Span] = []
+    every, end = split_sentences(text), 0
+    for sentence, has_letters in zip(every, (_hashes(every) != 0).tolist(), strict=True):
+        start = text.index(sentence, end)
+        end = start + len(sentence)
+        if has_letters:
+            spans.append((start, end))
+        elif spans:  # punctuation marks without a word belong to the sentence before them
+            spans[-1] = spans[-1][0], end
+    return spans
 
 
 def _hashes(sentences: list[str]) -> UInt64[np.ndarray, " sentence"]:

@@ -16,11 +16,11 @@ from jaxtyping import UInt64
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.text.words import word_spans
 from jax_diversity.preparation.steps.base import Candidate, Span
-from jax_diversity.preparation.steps.repeats import Repeats, run_hashes
+from jax_diversity.preparation.steps.repeats import HashedRepeats, run_hashes
 
 
 @dataclass
-class Substrings(Repeats):
+class Substrings(HashedRepeats):
     """Cuts out substrings of at least `length` words that occurred before, in this or another document.
 
     Punctuation marks are words here. Words must be equal in every letter; spaces are ignored. If a text repeats itself,

@@ -1,0 +1,211 @@
+"""Find similar vectors in clusters (SemDeDup: Abbas et al. 2023, arXiv:2303.09540).
+
+k-means divides the vectors into clusters, and vectors are compared within their cluster. Texts without vectors are
+compared by their terms, in any order. A term is hashed to one of 2^18 numbers and has the weight `(1 + ln count)
+ln((1 + texts) / texts with the term)`. Clusters are found in the dimensions of a truncated SVD. In these few
+dimensions, texts of a whole topic have cosines above .95. Therefore the cosines are computed from the terms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+import xxhash
+from jaxtyping import Float32, Int64, UInt32
+from scipy.sparse import csr_array
+
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.text.terms import split_terms
+
+_HASH_BITS = 18
+_COUNT_BITS = 32 - _HASH_BITS
+_DIMENSIONS = 64
+"""Number of dimensions in which clusters of terms are found."""
+_FITTED = 16_384
+"""Number of texts from which the dimensions are learned. Clusters are learned from eight times this number."""
+_BLOCK = 1024
+_COSINES = 2**26
+"""Largest number of cosines in memory."""
+_CLUSTER = 1000
+"""Mean number of vectors of a cluster."""
+_MOST_WORDS = 1024
+"""Number of words at the start of a text whose terms are compared."""
+_SEED = 0
+_ROUNDING = 1e-6
+
+
+class Vectors(Protocol):
+    """Vectors of length one, or zeros; the cosine of two vectors is their product."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, places: Int64[np.ndarray, " place"]) -> Any:
+        """The vectors at some places, as rows of an array or of a sparse array."""
+        ...
+
+    def points(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place feature"]:
+        """The vectors in few dimensions, in which the clusters are found."""
+        ...
+
+
+class DenseVectors:
+    """Vectors that the documents bring with them."""
+
+    def __init__(self, vectors: Float32[np.ndarray, "vector feature"]) -> None:
+        self._vectors = vectors
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def __getitem__(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place feature"]:
+        return self._vectors[places]
+
+    points = __getitem__
+
+
+def counted_terms(text: str) -> bytes:
+    """Return the different terms of a text with their counts, 4 bytes for each of them, none of which are all zero."""
+    counts = Counter(split_terms(text, _MOST_WORDS))
+    hashes = b"".join([xxhash.xxh3_64_digest(term.encode(errors="surrogatepass")) for term in counts])
+    codes = np.frombuffer(hashes, np.uint64) >> np.uint64(64 - _HASH_BITS)
+    numbers = np.fromiter(counts.values(), np.int64, len(counts)).clip(max=2**_COUNT_BITS - 1)
+    return ((codes.astype(np.uint32) << np.uint32(_COUNT_BITS)) | numbers.astype(np.uint32)).tobytes()
+
+
+class TermVectors:
+    """The terms of texts as sparse vectors, and their projections to few dimensions.
+
+    Args:
+        terms: the results of `counted_terms` for all texts, in one array; zeros between them are ignored.
+        starts: the place of every text's first term in `terms`.
+        ends: the place after every text's last term.
+    """
+
+    def __init__(
+        self, terms: UInt32[np.ndarray, " term"], starts: Int64[np.ndarray, " text"], ends: Int64[np.ndarray, " text"]
+    ) -> None:
+        # A plain array, because slices of a memory map take four times as long.
+        self._terms, self._starts, self._ends = np.asarray(terms), starts, ends
+        counts = np.zeros(2**_HASH_BITS, np.int64)
+        for start in range(0, len(terms), 2**22):
+            block = terms[start : start + 2**22]
+            counts += np.bincount(block[block != 0] >> np.uint32(_COUNT_BITS), minlength=2**_HASH_BITS)
+        self._weights = np.log((1 + len(self)) / counts.clip(1, len(self))).astype(np.float32)
+        # Contiguous, because SciPy would copy a transposed array for every product.
+        self._directions = np.ascontiguousarray(_directions(self[_sample(len(self), _FITTED)]).T)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, places: Int64[np.ndarray, " place"]) -> csr_array:
+        pairs = zip(self._starts[places].tolist(), self._ends[places].tolist(), strict=True)
+        terms: UInt32[np.ndarray, " term"] = np.concatenate([self._terms[start:end] for start, end in pairs])
+        codes = (terms >> np.uint32(_COUNT_BITS)).astype(np.int32)
+        counts = (terms & np.uint32(2**_COUNT_BITS - 1)).astype(np.float32)
+        lengths = (self._ends - self._starts)[places]
+        rows = csr_array(
+            ((1 + np.log(counts)) * self._weights[codes], codes, np.concatenate([[0], np.cumsum(lengths)])),
+            shape=(len(places), 2**_HASH_BITS),
+        )
+        rows.sum_duplicates()
+        sizes = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+        rows.data /= np.repeat(sizes.clip(_ROUNDING), np.diff(rows.indptr))
+        return rows
+
+    def points(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place dimension"]:
+        """The projections, of length one."""
+        points = self[places] @ self._directions
+        return points / np.linalg.norm(points, axis=1, keepdims=True).clip(_ROUNDING)
+
+
+def leaders(
+    vectors: Vectors, similarity: float, ranks: Int64[np.ndarray, " vector"], *, farthest_first: bool = False
+) -> Int64[np.ndarray, " vector"]:
+    """For every vector, its leader: the first leader of its cluster that is similar to it, or the vector itself.
+
+    Args:
+        vectors: at least two vectors.
+        similarity: the least cosine of similar vectors.
+        ranks: vectors of lower rank come first.
+        farthest_first: whether vectors of one rank come by their distance from the centre of their cluster, the
+            farthest one first; otherwise they come in their own order.
+    """
+    cluster, distance = _clustered(vectors)
+    order = np.lexsort((-distance, ranks, cluster) if farthest_first else (ranks, cluster))
+    leader = np.empty(len(vectors), np.int64)
+    for members in np.split(order, np.flatnonzero(np.diff(cluster[order])) + 1):
+        leader[members] = members[_leaders_of_cluster(vectors[members], similarity)]
+    return leader
+
+
+def check_similarity(similarity: float) -> None:
+    """Raise a UserError if no cosine can be the threshold."""
+    if not 0 < similarity <= 1:
+        raise UserError(f"Expected similarity above 0 and at most 1, found {similarity}.")
+
+
+def one_thread() -> AbstractContextManager:
+    """One thread for libraries of linear algebra.
+
+    Several threads would add numbers in another order: rounding would change the decisions near the threshold.
+    """
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(1)
+
+
+def _clustered(vectors: Vectors) -> tuple[Int64[np.ndarray, " vector"], Float32[np.ndarray, " vector"]]:
+    """The cluster of every vector, and its distance from the cluster's centre."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    number = len(vectors)
+    fitted = _sample(number, 8 * _FITTED)
+    options: Any = {"batch_size": 4 * _BLOCK, "n_init": 1, "random_state": _SEED}
+    kmeans = MiniBatchKMeans(min(-(-number // _CLUSTER), len(fitted)), **options)
+    kmeans.fit(np.concatenate([vectors.points(block) for block in _blocks(fitted)]))
+    cluster, distance = np.empty(number, np.int64), np.empty(number, np.float32)
+    for block in _blocks(np.arange(number)):
+        points = vectors.points(block)
+        cluster[block] = kmeans.predict(points)
+        distance[block] = np.linalg.norm(points - kmeans.cluster_centers_[cluster[block]], axis=1)
+    return cluster, distance
+
+
+def _leaders_of_cluster(rows: Any, similarity: float) -> Int64[np.ndarray, " member"]:
+    number = rows.shape[0]
+    leader = np.full(number, -1)
+    while len(waiting := np.flatnonzero(leader < 0)):
+        # Only rows without a leader are compared, so that a line that occurs very often costs one block.
+        others = rows[waiting]
+        size = max(min(_BLOCK, _COSINES // len(waiting)), 1)
+        cosines = others[:size] @ others.T
+        similar = (cosines if isinstance(cosines, np.ndarray) else cosines.toarray()) >= similarity - _ROUNDING
+        for place, of_place in zip(waiting[:size].tolist(), similar, strict=True):
+            if leader[place] < 0:
+                of_place = waiting[of_place]
+                leader[of_place[leader[of_place] < 0]] = place
+                leader[place] = place
+    return leader
+
+
+def _sample(number: int, size: int) -> Int64[np.ndarray, " place"]:
+    return np.sort(np.random.default_rng(_SEED).permutation(number)[:size])
+
+
+def _blocks(places: Int64[np.ndarray, " place"]) -> list[Int64[np.ndarray, " place"]]:
+    return np.split(places, range(_BLOCK, len(places), _BLOCK))
+
+
+def _directions(rows: csr_array) -> Float32[np.ndarray, "dimension term"]:
+    """The leading right singular vectors. Terms that occur in one row only are left out: they connect no rows."""
+    from sklearn.utils.extmath import randomized_svd
+
+    shared = np.flatnonzero(np.bincount(rows.indices, minlength=2**_HASH_BITS) > 1)
+    directions = np.zeros((min(_DIMENSIONS, rows.shape[0], max(len(shared), 1)), 2**_HASH_BITS), np.float32)
+    if len(shared):
+        options: Any = {"n_iter": 2, "random_state": _SEED}
+        directions[:, shared] = randomized_svd(rows[:, shared], len(directions), **options)[2]
+    return directions
