@@ -2,7 +2,7 @@
 
 A document is a row of spans: lines, sentences or words. A run is a fixed number of neighbouring spans. The first pass
 stores a note about each run. Between the passes, runs are compared in the order of documents: first the sources named
-in `precedence`, then the order of reading. The second pass cuts out every run that also occurs earlier in this order.
+in `precedence`, then the order of reading. The second pass cuts out every run that repeats an earlier one.
 
 Most steps compare hashes of 64 bits. Then a run takes 9 bytes on disk: the hash, and whether the run occurs earlier.
 Hashes are sorted in blocks by value; the memory is about 600 MB for any number of hashes.
@@ -49,7 +49,7 @@ _OTHER_DIGIT = re.compile(r"[^\D\x00-\x7f]")
 
 
 class Repeats(Survey):
-    """Cuts out runs of spans that occur earlier, or stores each document's share of words in such runs as a field.
+    """Cuts out runs of spans that repeat an earlier run, or stores each document's share of words in such runs.
 
     Subclasses declare the options `least_left`, `mark` and `precedence`.
     """

@@ -1,7 +1,7 @@
 """Remove sentences that say what an earlier sentence says (as in Skywork: Wei et al. 2023, arXiv:2310.19341).
 
-Sentences are compared as `semantic` compares documents. A note has 4 bytes for every different term of every sentence,
-and 4 bytes for the end of a sentence.
+Sentences are compared in clusters by the cosines of their terms, as `semantic` compares documents. A note has 4 bytes
+for every different term of a sentence, and 4 bytes for the end of every sentence.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from jax_diversity.foundation.text.terms import split_terms
+from jax_diversity.foundation.text.words import SYMBOLS, split_words
 from jax_diversity.preparation.passes.notes import Notes
 from jax_diversity.preparation.steps.base import Candidate, Span
 from jax_diversity.preparation.steps.repeats import Repeats
@@ -20,30 +22,30 @@ from jax_diversity.preparation.steps.similarity import (
     TermVectors,
     check_similarity,
     counted_terms,
+    identity,
     leaders,
     one_thread,
 )
 
-_LEAST_TERMS = 6
+_LEAST_WORDS = 8
+_MOST_WORDS = 1000
 _END = bytes(4)
 """The end of a sentence in a note: no term with its count is 0."""
 
 
 @dataclass
 class SimilarSentences(Repeats):
-    """Removes sentences that have the terms of an earlier sentence, in this or another document.
+    """Removes sentences that have the words of an earlier sentence, in this or another document.
 
-    The cosine of the terms is at least `similarity`. Sentences with fewer than six different terms stay, because short
-    sentences of dialogues and lists are often equal. A rare word has much weight, so that sentences that differ in a
-    name or a date usually stay. But a term has at least two letters or digits: formulas and code that differ in `x` and
-    `y` alone have equal terms, so name the sources or languages of prose in `only`. Sentences are compared within
-    clusters of about a thousand sentences. Every removed sentence is similar to a sentence that stays. A document is
-    removed if less than the share `least_left` of its words is left. The documents of the sources named in `precedence`
-    come first, then all others in the order of reading. With `mark`, no text changes: each document gets the field
-    `repeated_similar_sentences_share`, the share of its words in such sentences.
-
-    Of the 445,000 sentences of `mixed` with six terms, 41,295 are removed: 34,464 of them are equal to an earlier
-    sentence except for case, spaces, punctuation and digits.
+    The cosine of the words and marks is at least `similarity`; their order does not count. Rare words have much weight,
+    so that sentences that differ in a name, a date, a number or the letter of a formula usually stay. Sentences with
+    fewer than eight different words stay, because short sentences of dialogues and lists are often equal, and so do
+    sentences with more than a thousand words and marks, such as lists without full stops. Sentences are compared within
+    clusters of about a thousand sentences. The first of similar sentences stays; if `least_left` removes its document,
+    the others are removed too. A document is removed if less than the share `least_left` of its words is left. The
+    documents of the sources named in `precedence` come first, then all others in the order of reading. With `mark`, no
+    text changes: each document gets the field `repeated_similar_sentences_share`, the share of its words in such
+    sentences.
     """
 
     kind: ClassVar[str] = "sentences"
@@ -56,6 +58,10 @@ class SimilarSentences(Repeats):
         super().__post_init__()
         check_similarity(self.similarity)
 
+    def identity(self) -> str:
+        """Return the version of the library that finds the clusters."""
+        return identity()
+
     def spans(self, text: str) -> list[Span]:
         """Return the sentences, each with the punctuation marks after it."""
         return sentence_spans(text)
@@ -63,8 +69,8 @@ class SimilarSentences(Repeats):
     def note(self, candidate: Candidate) -> bytes:
         """Return the terms of every sentence with their counts, and a zero after each sentence."""
         text = candidate.text
-        sentences = (counted_terms(text[start:end]) for start, end in sentence_spans(text))
-        return b"".join([(terms if len(terms) >= 4 * _LEAST_TERMS else b"") + _END for terms in sentences])
+        sentences = (counted_terms(_terms(text[start:end])) for start, end in sentence_spans(text))
+        return b"".join([terms + _END for terms in sentences])
 
     def resolve(self, notes: Notes, folder: Path) -> None:
         """Write for each sentence whether it is cut out, and for each document the index after its last sentence."""
@@ -82,3 +88,13 @@ class SimilarSentences(Repeats):
             again[compared] = leader != np.arange(len(compared))
         np.save(folder / "again.npy", again)
         np.save(folder / "ends.npy", document_ends)
+
+
+def _terms(sentence: str) -> list[str]:
+    """The words and marks of a sentence, and the neighbours of scripts without spaces; empty if it always stays."""
+    words = split_words(sentence.lower())
+    different = set(words)
+    if len(words) > _MOST_WORDS or len(different - SYMBOLS) < _LEAST_WORDS:
+        return []
+    # In scripts without spaces, a word is a character: pairs of neighbours tell sentences of equal characters apart.
+    return words + [term for term in split_terms(sentence) if term not in different]

@@ -1,15 +1,18 @@
 """Find similar vectors in clusters (SemDeDup: Abbas et al. 2023, arXiv:2303.09540).
 
-k-means divides the vectors into clusters, and vectors are compared within their cluster. Texts without vectors are
-compared by their terms, in any order. A term is hashed to one of 2^18 numbers and has the weight `(1 + ln count)
-ln((1 + texts) / texts with the term)`. Clusters are found in the dimensions of a truncated SVD. In these few
-dimensions, texts of a whole topic have cosines above .95. Therefore the cosines are computed from the terms.
+k-means divides the vectors into clusters, and vectors are compared within their cluster. The time grows with the square
+of the largest cluster. Texts without vectors are compared by their terms, in any order. A term is hashed to one of 2^18
+numbers and has the weight `(1 + ln count) ln((1 + texts) / texts with the term)`. Clusters are found in the dimensions
+of a truncated SVD. In these few dimensions, texts of a whole topic have cosines above .95. Therefore the cosines are
+computed from the terms.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from importlib.metadata import version
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +21,6 @@ from jaxtyping import Float32, Int64, UInt32
 from scipy.sparse import csr_array
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.text.terms import split_terms
 
 _HASH_BITS = 18
 _COUNT_BITS = 32 - _HASH_BITS
@@ -27,14 +29,18 @@ _DIMENSIONS = 64
 _FITTED = 16_384
 """Number of texts from which the dimensions are learned. Clusters are learned from eight times this number."""
 _BLOCK = 1024
-_COSINES = 2**26
-"""Largest number of cosines in memory."""
+_COSINES = 2**23
+"""Largest number of cosines in memory, each with up to 16 bytes."""
 _CLUSTER = 1000
 """Mean number of vectors of a cluster."""
-_MOST_WORDS = 1024
-"""Number of words at the start of a text whose terms are compared."""
 _SEED = 0
-_ROUNDING = 1e-6
+_SMALLEST = 1e-6
+"""Smallest divisor of a vector, so that vectors of zeros stay zeros."""
+_TOLERANCE = 1e-5
+"""Rounding of cosines in single precision, for texts of some thousand terms."""
+_UNLEARNED = 1e-3
+
+Rows = csr_array | Float32[np.ndarray, "vector feature"]
 
 
 class Vectors(Protocol):
@@ -42,8 +48,8 @@ class Vectors(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, places: Int64[np.ndarray, " place"]) -> Any:
-        """The vectors at some places, as rows of an array or of a sparse array."""
+    def __getitem__(self, places: Int64[np.ndarray, " place"]) -> Rows:
+        """The vectors at some places, as rows."""
         ...
 
     def points(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place feature"]:
@@ -66,9 +72,9 @@ class DenseVectors:
     points = __getitem__
 
 
-def counted_terms(text: str) -> bytes:
-    """Return the different terms of a text with their counts, 4 bytes for each of them, none of which are all zero."""
-    counts = Counter(split_terms(text, _MOST_WORDS))
+def counted_terms(terms: Sequence[str]) -> bytes:
+    """Return the different terms with their counts, 4 bytes for each of them, none of which are all zero."""
+    counts = Counter(terms)
     hashes = b"".join([xxhash.xxh3_64_digest(term.encode(errors="surrogatepass")) for term in counts])
     codes = np.frombuffer(hashes, np.uint64) >> np.uint64(64 - _HASH_BITS)
     numbers = np.fromiter(counts.values(), np.int64, len(counts)).clip(max=2**_COUNT_BITS - 1)
@@ -94,31 +100,31 @@ class TermVectors:
             block = terms[start : start + 2**22]
             counts += np.bincount(block[block != 0] >> np.uint32(_COUNT_BITS), minlength=2**_HASH_BITS)
         self._weights = np.log((1 + len(self)) / counts.clip(1, len(self))).astype(np.float32)
-        # Contiguous, because SciPy would copy a transposed array for every product.
-        self._directions = np.ascontiguousarray(_directions(self[_sample(len(self), _FITTED)]).T)
+        # Terms are rows, because SciPy would copy a transposed array for every product.
+        self._directions = _directions(self[_sample(len(self), _FITTED)])
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def __getitem__(self, places: Int64[np.ndarray, " place"]) -> csr_array:
-        pairs = zip(self._starts[places].tolist(), self._ends[places].tolist(), strict=True)
-        terms: UInt32[np.ndarray, " term"] = np.concatenate([self._terms[start:end] for start, end in pairs])
+        starts = self._starts[places]
+        lengths = self._ends[places] - starts
+        ends = np.cumsum(lengths)
+        terms = self._terms[np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)]
         codes = (terms >> np.uint32(_COUNT_BITS)).astype(np.int32)
         counts = (terms & np.uint32(2**_COUNT_BITS - 1)).astype(np.float32)
-        lengths = (self._ends - self._starts)[places]
         rows = csr_array(
-            ((1 + np.log(counts)) * self._weights[codes], codes, np.concatenate([[0], np.cumsum(lengths)])),
-            shape=(len(places), 2**_HASH_BITS),
+            ((1 + np.log(counts)) * self._weights[codes], codes, np.append(0, ends)), shape=(len(places), 2**_HASH_BITS)
         )
         rows.sum_duplicates()
         sizes = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
-        rows.data /= np.repeat(sizes.clip(_ROUNDING), np.diff(rows.indptr))
+        rows.data /= np.repeat(sizes.clip(_SMALLEST), np.diff(rows.indptr))
         return rows
 
     def points(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place dimension"]:
         """The projections, of length one."""
         points = self[places] @ self._directions
-        return points / np.linalg.norm(points, axis=1, keepdims=True).clip(_ROUNDING)
+        return points / np.linalg.norm(points, axis=1, keepdims=True).clip(_SMALLEST)
 
 
 def leaders(
@@ -148,13 +154,20 @@ def check_similarity(similarity: float) -> None:
 
 
 def one_thread() -> AbstractContextManager:
-    """One thread for libraries of linear algebra.
+    """One thread for the libraries of linear algebra and of k-means.
 
     Several threads would add numbers in another order: rounding would change the decisions near the threshold.
     """
+    import sklearn.cluster
+    import sklearn.utils.extmath  # noqa: F401  # the limit holds for libraries that are loaded
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(1)
+
+
+def identity() -> str:
+    """The version of the library that finds the clusters."""
+    return version("scikit-learn")
 
 
 def _clustered(vectors: Vectors) -> tuple[Int64[np.ndarray, " vector"], Float32[np.ndarray, " vector"]]:
@@ -174,21 +187,28 @@ def _clustered(vectors: Vectors) -> tuple[Int64[np.ndarray, " vector"], Float32[
     return cluster, distance
 
 
-def _leaders_of_cluster(rows: Any, similarity: float) -> Int64[np.ndarray, " member"]:
-    number = rows.shape[0]
-    leader = np.full(number, -1)
+def _leaders_of_cluster(rows: Rows, similarity: float) -> Int64[np.ndarray, " vector"]:
+    """For every row, its leader: the first earlier leader that is similar to it, or the row itself."""
+    leader = np.full(rows.shape[0], -1)
     while len(waiting := np.flatnonzero(leader < 0)):
         # Only rows without a leader are compared, so that a line that occurs very often costs one block.
-        others = rows[waiting]
+        left = rows[waiting]
         size = max(min(_BLOCK, _COSINES // len(waiting)), 1)
-        cosines = others[:size] @ others.T
-        similar = (cosines if isinstance(cosines, np.ndarray) else cosines.toarray()) >= similarity - _ROUNDING
-        for place, of_place in zip(waiting[:size].tolist(), similar, strict=True):
+        cosines = left[:size] @ left.T
+        for row, place in enumerate(waiting[:size].tolist()):
             if leader[place] < 0:
-                of_place = waiting[of_place]
-                leader[of_place[leader[of_place] < 0]] = place
+                similar = waiting[_at_least(cosines, row, similarity - _TOLERANCE)]
+                leader[similar[leader[similar] < 0]] = place
                 leader[place] = place
     return leader
+
+
+def _at_least(cosines: Rows, row: int, least: float) -> Int64[np.ndarray, " column"]:
+    """The columns of a row with at least a value; a sparse array, whose other values are zeros, needs a positive one."""
+    if isinstance(cosines, np.ndarray):
+        return np.flatnonzero(cosines[row] >= least)
+    of_row = slice(*cosines.indptr[row : row + 2])
+    return cosines.indices[of_row][cosines.data[of_row] >= least].astype(np.int64)
 
 
 def _sample(number: int, size: int) -> Int64[np.ndarray, " place"]:
@@ -199,13 +219,18 @@ def _blocks(places: Int64[np.ndarray, " place"]) -> list[Int64[np.ndarray, " pla
     return np.split(places, range(_BLOCK, len(places), _BLOCK))
 
 
-def _directions(rows: csr_array) -> Float32[np.ndarray, "dimension term"]:
-    """The leading right singular vectors. Terms that occur in one row only are left out: they connect no rows."""
+def _directions(rows: csr_array) -> Float32[np.ndarray, "term dimension"]:
+    """The leading right singular vectors.
+
+    Terms that occur in at most one row have short random directions: a text without any other term would have the same
+    point as all such texts, and they would be one large cluster.
+    """
     from sklearn.utils.extmath import randomized_svd
 
     shared = np.flatnonzero(np.bincount(rows.indices, minlength=2**_HASH_BITS) > 1)
-    directions = np.zeros((min(_DIMENSIONS, rows.shape[0], max(len(shared), 1)), 2**_HASH_BITS), np.float32)
+    number = min(_DIMENSIONS, rows.shape[0], max(len(shared), 1))
+    directions = _UNLEARNED * np.random.default_rng(_SEED).standard_normal((2**_HASH_BITS, number), np.float32)
     if len(shared):
         options: Any = {"n_iter": 2, "random_state": _SEED}
-        directions[:, shared] = randomized_svd(rows[:, shared], len(directions), **options)[2]
+        directions[shared] = randomized_svd(rows[:, shared], number, **options)[2].T
     return directions
