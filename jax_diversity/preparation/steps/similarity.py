@@ -204,7 +204,7 @@ def _leaders_of_cluster(rows: Rows, similarity: float) -> Int64[np.ndarray, " ve
 
 
 def _at_least(cosines: Rows, row: int, least: float) -> Int64[np.ndarray, " column"]:
-    """The columns of a row with at least a value; a sparse array, whose other values are zeros, needs a positive one."""
+    """The columns of a row with at least this value; the value is positive for sparse rows, whose other values are 0."""
     if isinstance(cosines, np.ndarray):
         return np.flatnonzero(cosines[row] >= least)
     of_row = slice(*cosines.indptr[row : row + 2])
