@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +20,8 @@ Verdict = Literal["supported", "not supported", "inconclusive", "not run"]
 Seeds = tuple[int, int]
 ALL = "all"
 """Name for the mean over all varied settings."""
+_NOT_COMPARED: Mapping[str, Any] = {"order_seed": 0, "weight_seed": 0, "evaluate_at": (), "diagnose_at": ()}
+"""Settings of a trial that a claim does not compare: seeds, and when the model is measured."""
 
 
 class SampleSize(NamedTuple):
@@ -100,6 +102,16 @@ class Judge:
                 key = trial.arm, _key(trial.varied)
                 runs.setdefault(key, {})[trial.config.order_seed, trial.config.weight_seed] = row
         return runs
+
+    def subject(self, claim: ClaimConfig) -> Hashable:
+        """What a claim compares, without its text and the seeds: claims with equal subjects can be judged together."""
+        involved = self._involved(claim)
+        trials = [trial for trial in self.experiment.trials if trial.arm in involved]
+        settings = {(trial.arm, _key(trial.varied), repr(replace(trial.config, **_NOT_COMPARED))) for trial in trials}
+        tokens = {row.data for trial in trials if (row := self.rows.get(trial.identity)) is not None}
+        first = self.experiment.config.measures[0] if claim.test == "sensitivity" else ""
+        others = self._others(claim)
+        return replace(claim, text="", against=""), others, first, frozenset(settings), frozenset(tokens)
 
     @cached_property
     def num_diverged(self) -> int:
@@ -285,7 +297,13 @@ class Judge:
 
     def _involved(self, claim: ClaimConfig) -> set[str]:
         """Return the arms that a claim compares."""
-        return {*claim.arms, *claim.among, *(claim.against or self.against(arm) for arm in claim.arms)}
+        return {*claim.arms, *self._others(claim)}
+
+    def _others(self, claim: ClaimConfig) -> tuple[str, ...]:
+        """Return the arms with which a claim's arms are compared."""
+        if claim.test in ("lowest", "highest"):
+            return claim.among
+        return tuple(claim.against or self.against(arm) for arm in claim.arms)
 
     def _seconds(self, arm: str) -> float:
         """Return the mean time of an arm's runs in seconds, summed over the varied settings: the cost of one pair."""
@@ -328,6 +346,13 @@ class Judge:
                         ratio = variance_ratio(*both)
                 spreads.append(Spread(words, share, float(values.mean()), deviation, by_group, num_runs, ratio))
         return spreads
+
+
+def together(judges: Sequence[Judge]) -> Judge:
+    """One judge of the rows of several experiments, for a claim whose `subject` is the same in all of them."""
+    trials = {trial.identity: trial for judge in judges for trial in judge.experiment.trials}
+    rows = {identity: row for judge in judges for identity, row in judge.rows.items()}
+    return Judge(replace(judges[0].experiment, trials=tuple(trials.values())), rows)
 
 
 def _verdict_on_all(differences: Sequence[Difference], sign: int) -> Verdict:

@@ -1104,11 +1104,38 @@ def test_the_list_of_claims_says_what_the_committed_rows_say():
     index = Path("docs/evidence/index.md").read_text("utf-8")
     lines = [line for line in index.splitlines() if re.match(r"\| \d+\. \[", line)]
     assert {line.split(".")[0] for line in lines} == {f"| {number}" for number in range(1, 10)}
-    names = {re.search(r"\(([\w-]+)\.md\)", line)[1].replace("-", "_") for line in lines}  # type: ignore[index]
+    names = {name.replace("-", "_") for line in lines for name in re.findall(r"\(([\w-]+)\.md\)", line)}
     experiments = [read_experiment(f"configs/experiments/{name}.yaml") for name in sorted(names)]
     rows = [read_rows(Path("benchmarks/results/lab") / each.name) for each in experiments]
     claims = judged_claims([Judge(*pair) for pair in zip(experiments, rows, strict=True)])
     assert set(lines) <= set(summary_text(claims).splitlines())
+
+
+def test_the_same_comparison_of_two_experiments_is_judged_together():
+    whole = read_experiment("configs/experiments/partial_shuffle_again.yaml")
+    rows = read_rows(Path("benchmarks/results/lab/partial_shuffle_again"))
+    seeds = sorted({trial.config.order_seed for trial in whole.trials})
+
+    def part(name: str, own: list[int], **changes: Any) -> Judge:
+        trials = tuple(trial for trial in whole.trials if trial.config.order_seed in own)
+        config = dataclasses.replace(whole.config, claims=(dataclasses.replace(claim, **changes),))
+        return Judge(dataclasses.replace(whole, name=name, config=config, trials=trials), rows)
+
+    (claim,) = whole.config.claims
+    first, second = part("first", seeds[:5]), part("second_one", seeds[5:], text="Also so")
+    claims = judged_claims([first, second])
+    assert [(each.experiments, each.is_part) for each in claims] == [
+        (("first",), True),
+        (("second_one",), True),
+        (("first", "second_one"), False),
+    ]
+    assert claims[2].judged.effect == Judge(whole, rows).judge(claim).effect
+    assert claims[2].judged.effect.num_pairs == len(seeds)
+    assert "[first](first.md) and [second-one](second-one.md), together: Also so | supported |" in summary_text(claims)
+    # Another measure, or other tokens, are another comparison.
+    assert len(judged_claims([first, part("second_one", seeds[5:], measures=("loss/macro",))])) == 2
+    others = {identity: dataclasses.replace(row, data="other") for identity, row in rows.items()}
+    assert len(judged_claims([first, Judge(second.experiment, others)])) == 2
 
 
 def test_the_committed_experiments_can_be_read():
