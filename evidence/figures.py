@@ -16,7 +16,9 @@ _STYLE = """  .lower { stroke: #1a7f37; fill: #1a7f37; } .higher { stroke: #c459
 _DARK = """    .lower { stroke: #6fcf85; fill: #6fcf85; } .higher { stroke: #f7a95f; fill: #f7a95f; }
     .open { stroke: #6e7681; fill: #6e7681; }
 """
-_LEFT, _RIGHT, _TOP = 230, 190, 84
+_LEAST_LEFT, _RIGHT, _TOP = 230, 190, 84
+_CHARACTER = 7
+"""Mean width of a character of a name, in pixels."""
 _ROW = 26
 
 
@@ -34,11 +36,12 @@ def differences_figure(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     reach = max((max(abs(difference.low), abs(difference.high)) for difference in differences), default=1.0) or 1.0
     step = _round_step(reach / 3)
     limit = np.ceil(reach / step) * step
-    scale = (WIDTH - _LEFT - _RIGHT) / (2 * limit)
+    left = max(_LEAST_LEFT, 24 + _CHARACTER * max((len(bar.name) for bar in bars), default=0))
+    scale = (WIDTH - left - _RIGHT) / (2 * limit)
     bottom = _TOP + _ROW * len(bars)
 
     def x(value: float) -> float:
-        return _LEFT + (value + limit) * scale
+        return left + (value + limit) * scale
 
     parts = titles(title, subtitle)
     for tick in np.arange(-limit, limit + step / 2, step):
@@ -51,7 +54,7 @@ def differences_figure(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
             parts.append(text(24, y + 4, bar.name, "quiet"))
             continue
         kind = "open" if not bar.is_significant else "lower" if difference.mean < 0 else "higher"
-        parts.append(text(_LEFT - 12, y + 4, bar.name, "", "end"))
+        parts.append(text(left - 12, y + 4, bar.name, "", "end"))
         parts += [line(kind, x(difference.low), y, x(difference.high), y), circle(kind, x(difference.mean), y, 4.5)]
         words = f"{difference.mean:+.4f} [{difference.low:+.3f}, {difference.high:+.3f}]"
         parts.append(text(WIDTH - 14, y + 4, words, "quiet", "end"))

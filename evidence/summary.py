@@ -79,27 +79,22 @@ def write_figure(claims: Sequence[JudgedClaim], folder: Path) -> None:
         _, at, share = judged.claim.measures[0].partition("@")
         bars.append(Bar(name + at + share, judged.effect, judged.verdict != "inconclusive"))
     make_folder(folder)
-    subtitle = (
-        "Experiment, arm if it has several, part of training. Nats per token; claim 4: logarithms of ratios. "
-        "95 % intervals, grey if inconclusive."
-    )
+    subtitle = "Nats per token; claim 4: logarithms of ratios. 95 % intervals, grey if inconclusive."
     write_text(folder / FIGURE, differences_figure("The effects behind the claims", subtitle, bars))
 
 
 def _lines(claims: Sequence[JudgedClaim]) -> Iterator[str]:
-    yield "| claim | verdict | effect [95 % interval] | pairs | minimal detectable effect |\n|---|---|---|---|---|"
+    yield "| claim | experiment | verdict | effect [95 % interval] | pairs | minimal detectable effect |"
+    yield "|---|---|---|---|---|---|"
     for experiments, judged, _ in claims:
         effect, cells = judged.effect, [judged.figure, "", ""]
         if effect is not None:
             detectable = smallest_detectable(max(effect.deviation, 1e-9), effect.num_pairs)
             interval = f"{effect.mean:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]"
             cells = [interval, str(effect.num_pairs), f"{detectable:.3f}"]
-        pages = [f"({_page(name)}.md)" for name in experiments]
-        text = f"[{judged.claim.text}]{pages[0]}"
-        if len(pages) > 1:
-            text = f"{' and '.join(f'[{_page(name)}]{page}' for name, page in zip(experiments, pages, strict=True))}, "
-            text += f"together: {judged.claim.text}"
-        yield f"| {judged.claim.number}. {text} | {judged.verdict} | {' | '.join(cells)} |"
+        pages = " and ".join(f"[{_page(name)}]({_page(name)}.md)" for name in experiments)
+        pages += ", together" * (len(experiments) > 1)
+        yield f"| {judged.claim.number}. {judged.claim.text} | {pages} | {judged.verdict} | {' | '.join(cells)} |"
 
 
 def _page(experiment: str) -> str:

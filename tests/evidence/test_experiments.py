@@ -1102,7 +1102,7 @@ def test_the_committed_pages_say_what_the_committed_rows_say(name: str, tmp_path
 
 def test_the_list_of_claims_says_what_the_committed_rows_say():
     index = Path("docs/evidence/index.md").read_text("utf-8")
-    lines = [line for line in index.splitlines() if re.match(r"\| \d+\. \[", line)]
+    lines = [line for line in index.splitlines() if re.match(r"\| \d+\. ", line)]
     assert {line.split(".")[0] for line in lines} == {f"| {number}" for number in range(1, 10)}
     names = {name.replace("-", "_") for line in lines for name in re.findall(r"\(([\w-]+)\.md\)", line)}
     experiments = [read_experiment(f"configs/experiments/{name}.yaml") for name in sorted(names)]
@@ -1131,7 +1131,9 @@ def test_the_same_comparison_of_two_experiments_is_judged_together():
     ]
     assert claims[2].judged.effect == Judge(whole, rows).judge(claim).effect
     assert claims[2].judged.effect.num_pairs == len(seeds)
-    assert "[first](first.md) and [second-one](second-one.md), together: Also so | supported |" in summary_text(claims)
+    assert "9. Also so | [first](first.md) and [second-one](second-one.md), together | supported |" in summary_text(
+        claims
+    )
     # Another measure, or other tokens, are another comparison.
     assert len(judged_claims([first, part("second_one", seeds[5:], measures=("loss/macro",))])) == 2
     others = {identity: dataclasses.replace(row, data="other") for identity, row in rows.items()}
