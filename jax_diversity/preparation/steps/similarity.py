@@ -39,6 +39,7 @@ _SMALLEST = 1e-6
 _TOLERANCE = 1e-5
 """Rounding of cosines in single precision, for texts of some thousand terms."""
 _UNLEARNED = 1e-3
+"""Scale of the random directions of terms without learned ones: a text's learned terms decide, if it has any."""
 
 Rows = csr_array | Float32[np.ndarray, "vector feature"]
 
@@ -204,7 +205,7 @@ def _leaders_of_cluster(rows: Rows, similarity: float) -> Int64[np.ndarray, " ve
 
 
 def _at_least(cosines: Rows, row: int, least: float) -> Int64[np.ndarray, " column"]:
-    """The columns of a row with at least this value; the value is positive for sparse rows, whose other values are 0."""
+    """The columns of a row with at least this value, which is above 0: sparse rows do not store zeros."""
     if isinstance(cosines, np.ndarray):
         return np.flatnonzero(cosines[row] >= least)
     of_row = slice(*cosines.indptr[row : row + 2])
