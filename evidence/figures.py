@@ -36,7 +36,8 @@ def differences_figure(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     reach = max((max(abs(difference.low), abs(difference.high)) for difference in differences), default=1.0) or 1.0
     step = _round_step(reach / 3)
     limit = np.ceil(reach / step) * step
-    left = max(_LEAST_LEFT, 24 + _CHARACTER * max((len(bar.name) for bar in bars), default=0))
+    names = [bar.name for bar in bars if bar.difference is not None]
+    left = max(_LEAST_LEFT, 24 + _CHARACTER * max(map(len, names), default=0))
     scale = (WIDTH - left - _RIGHT) / (2 * limit)
     bottom = _TOP + _ROW * len(bars)
 

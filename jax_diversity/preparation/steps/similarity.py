@@ -9,11 +9,12 @@ computed from the terms.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -44,21 +45,23 @@ _UNLEARNED = 1e-3
 Rows = csr_array | Float32[np.ndarray, "vector feature"]
 
 
-class Vectors(Protocol):
+class Vectors(ABC):
     """Vectors of length one, or zeros; the cosine of two vectors is their product."""
 
-    def __len__(self) -> int: ...
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of vectors."""
 
+    @abstractmethod
     def __getitem__(self, places: Int64[np.ndarray, " place"]) -> Rows:
-        """The vectors at some places, as rows."""
-        ...
+        """Return the vectors at some places, as rows."""
 
+    @abstractmethod
     def points(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place feature"]:
-        """The vectors in few dimensions, in which the clusters are found."""
-        ...
+        """Return the vectors in few dimensions, in which the clusters are found."""
 
 
-class DenseVectors:
+class DenseVectors(Vectors):
     """Vectors that the documents bring with them."""
 
     def __init__(self, vectors: Float32[np.ndarray, "vector feature"]) -> None:
@@ -70,7 +73,9 @@ class DenseVectors:
     def __getitem__(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place feature"]:
         return self._vectors[places]
 
-    points = __getitem__
+    def points(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place feature"]:
+        """Return the vectors themselves."""
+        return self._vectors[places]
 
 
 def counted_terms(terms: Sequence[str]) -> bytes:
@@ -82,7 +87,7 @@ def counted_terms(terms: Sequence[str]) -> bytes:
     return ((codes.astype(np.uint32) << np.uint32(_COUNT_BITS)) | numbers.astype(np.uint32)).tobytes()
 
 
-class TermVectors:
+class TermVectors(Vectors):
     """The terms of texts as sparse vectors, and their projections to few dimensions.
 
     Args:
